@@ -1,0 +1,81 @@
+"""Files that appear whole or not at all, and files that may be compressed: what every reader here builds on."""
+
+import gzip
+import lzma
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from torchcaps.errors import UserError
+
+LARGEST_ARRAY = 4 << 30  # bytes; a header that promises more is damaged or hostile, so nothing is allocated for it
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """Write beside, sync, rename: whoever looks sees the old file or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def compressor(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """`file`, compressed as the suffix of `path` asks; the same content always gives the same bytes (no time, no name)."""
+    match path.suffix:
+        case ".gz":
+            with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=file, mtime=0) as packed:
+                yield packed  # pyright: ignore[reportReturnType]
+        case ".xz":
+            with lzma.open(file, "wb", preset=9) as packed:
+                yield packed
+        case _:
+            yield file
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[IO[bytes]]:
+    """Open `path`, seeing through gz and xz by their magic; missing, damaged or cut short becomes one clear line."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(6)
+            file.seek(0)
+            if magic.startswith(b"\x1f\x8b"):
+                with gzip.open(file) as unpacked:
+                    yield unpacked  # pyright: ignore[reportReturnType]
+            elif magic == b"\xfd7zXZ\x00":
+                with lzma.open(file) as unpacked:
+                    yield unpacked
+            else:
+                yield file
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(f"{path} cannot be read: {reason}") from error
+
+
+def read_array(file: IO[bytes], path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """The rest of `file`, which must hold exactly `shape` values of `dtype`; native byte order and writable."""
+    expected = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or expected > LARGEST_ARRAY:
+        raise UserError(f"{path}: its header promises an array of shape {shape}, which no data set here has")
+    array = np.empty(shape, dtype)
+    view, filled = memoryview(array.reshape(-1)).cast("B") if array.size else memoryview(bytearray()), 0
+    while filled < expected and (count := file.readinto(view[filled:])):  # pyright: ignore[reportAttributeAccessIssue]
+        filled += count
+    if filled < expected or file.read(1):
+        size = f"only {filled}" if filled < expected else "more"
+        raise UserError(f"{path}: its header promises {expected} bytes of data, {size} follow: fetch it again")
+    return array.astype(dtype.newbyteorder("="), copy=False)

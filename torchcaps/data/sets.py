@@ -1,0 +1,118 @@
+"""Images in memory, and the two ways to read them: in order for testing, as an endless stream for training.
+
+A stream's batch is a pure function of its seed and the step. Resuming therefore needs no saved random state, and under
+data-parallel training every process can cut its own share out of the same global batch.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64, UInt8
+from torch import Generator, Tensor
+
+Augment = Callable[[Tensor, Generator], Tensor]
+
+
+class Batch(NamedTuple):
+    """Images, the `k` labels of each, and for each label the picture that its capsule should reconstruct."""
+
+    images: Float[Tensor, "b c h w"]
+    labels: Int[Tensor, "b k"]
+    targets: Float[Tensor, "b k c h w"]
+
+    def part(self, rank: int, world: int) -> "Batch":
+        """The share of one of `world` processes."""
+        share = len(self.images) // world
+        return Batch(*(field[rank * share : (rank + 1) * share] for field in self))
+
+
+class TestSet(Protocol):
+    """What can be scored: batches in a fixed order, the last one as short as it is."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def digits(self) -> int: ...
+    def __len__(self) -> int: ...
+    def batches(self, size: int) -> Iterator[Batch]: ...
+
+
+class Stream(Protocol):
+    """What can be trained on. `len` is the number of images that make an epoch."""
+
+    def __len__(self) -> int: ...
+    def batch(self, step: int, size: int) -> Batch: ...
+
+
+def generator_for(seed: int, *position: int) -> Generator:
+    """A random generator that belongs to one place of one run."""
+    mixed = np.random.SeedSequence((seed, *position)).generate_state(1, np.uint64)[0]
+    return Generator().manual_seed(int(mixed >> np.uint64(1)))
+
+
+def to_float(images: UInt8[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    return images.float().div_(255)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Labelled images, a pair of tensors in memory."""
+
+    name: str
+    images: UInt8[Tensor, "n c h w"]
+    labels: Int64[Tensor, "n"]
+    classes: tuple[str, ...]
+
+    digits = 1
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def take(self, index: Int64[Tensor, "m"]) -> "ImageSet":
+        return replace(self, images=self.images[index], labels=self.labels[index])
+
+    def split(self, held_out: int, seed: int = 0) -> tuple["ImageSet", "ImageSet"]:
+        """Cut off `held_out` images for validation, each class in its proportion."""
+        order = torch.randperm(len(self), generator=generator_for(seed, len(self)))
+        order = order[self.labels[order].argsort(stable=True)]
+        chosen = torch.zeros(len(self), dtype=torch.bool)
+        if held_out:
+            # Evenly spaced places in an order sorted by class take the same share of every class.
+            chosen[order[torch.linspace(0, len(self) - 1, held_out).round().long()]] = True
+        return self.take((~chosen).nonzero()[:, 0]), self.take(chosen.nonzero()[:, 0])
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        for images, labels in zip(self.images.split(size), self.labels.split(size), strict=True):
+            pixels = to_float(images)
+            yield Batch(pixels, labels[:, None], pixels[:, None])
+
+
+@dataclass(frozen=True, eq=False)
+class ImageStream:
+    """Every image once an epoch, in an order of its own each time, augmented."""
+
+    data: ImageSet
+    seed: int
+    augment: Augment | None = None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, step: int, size: int) -> Batch:
+        per_epoch = max(1, len(self.data) // size)
+        epoch, position = divmod(step, per_epoch)
+        index = _order(len(self.data), self.seed, epoch)[position * size : (position + 1) * size]
+        images = self.data.images[index]
+        if self.augment is not None:
+            images = self.augment(images, generator_for(self.seed, epoch, position))
+        pixels = to_float(images) if images.dtype == torch.uint8 else images
+        return Batch(pixels, self.data.labels[index][:, None], pixels[:, None])
+
+
+@lru_cache(maxsize=2)
+def _order(count: int, seed: int, epoch: int) -> Int64[Tensor, "n"]:
+    return torch.randperm(count, generator=generator_for(seed, epoch))

@@ -1,0 +1,46 @@
+"""What a capsule network minimises.
+
+All losses are sums over an image (classes, pixels) and means over the batch, so that the paper's weights mean what
+they meant in the paper.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How margin and reconstruction are added up."""
+
+    margin: float = 1.0
+    reconstruction: float = 0.0005
+
+
+RECIPES = {
+    "paper": Recipe(),
+    # The released code halves the margin loss and averages it over ten classes: reconstruction weighs 20 times more.
+    "official": Recipe(margin=1 / 20),
+}
+
+
+def margin_loss(
+    lengths: Float[Tensor, "b j"],
+    present: Float[Tensor, "b j"],
+    *,
+    m_plus: float = 0.9,
+    m_minus: float = 0.1,
+    absent_weight: float = 0.5,
+) -> Float[Tensor, ""]:
+    """Eq. 4 of Sabour et al. 2017: `T max(0, m⁺ - |v|)² + λ (1 - T) max(0, |v| - m⁻)²`, summed over classes."""
+    missed = present * (m_plus - lengths).clamp(min=0).square()
+    invented = (1 - present) * (lengths - m_minus).clamp(min=0).square()
+    return (missed + absent_weight * invented).sum(1).mean()
+
+
+def reconstruction_loss(
+    reconstruction: Float[Tensor, "b *n"], targets: Float[Tensor, "b *n"]
+) -> Float[Tensor, ""]:
+    """Sum of squared differences over the pixels (of every digit, where an image has several)."""
+    return (reconstruction - targets).square().flatten(1).sum(1).mean()

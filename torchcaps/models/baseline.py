@@ -1,0 +1,81 @@
+"""The convolutional networks that the paper measures capsules against (sections 5, 5.2 and 6.2)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from torchcaps.data.sets import Batch
+from torchcaps.errors import UserError
+from torchcaps.functional import present
+from torchcaps.types import ModelOutput
+
+
+@dataclass(frozen=True)
+class CNNConfig:
+    image: tuple[int, int, int] = (1, 28, 28)
+    classes: int = 10
+    digits: int = 1
+    design: Literal["mnist", "multimnist", "affnist"] = "mnist"
+
+
+def _mnist(c: int) -> list[nn.Module]:
+    """Section 5: 256, 256 and 128 channels of 5x5, stride 1, then 328 and 192 units, dropout before the softmax."""
+    return [
+        nn.Conv2d(c, 256, 5, padding="same"), nn.ReLU(),
+        nn.Conv2d(256, 256, 5, padding="same"), nn.ReLU(),
+        nn.Conv2d(256, 128, 5, padding="same"), nn.ReLU(),
+        nn.Flatten(), nn.LazyLinear(328), nn.ReLU(), nn.Linear(328, 192), nn.ReLU(), nn.Dropout(0.5),
+    ]  # fmt: skip
+
+
+def _multimnist(c: int) -> list[nn.Module]:
+    """Section 6.2: 512 of 9x9, pool, 256 of 5x5, pool, 1024 units. Tuned by the authors for the best accuracy."""
+    return [
+        nn.Conv2d(c, 512, 9, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(512, 256, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.LazyLinear(1024), nn.ReLU(),
+    ]  # fmt: skip
+
+
+def _affnist(c: int) -> list[nn.Module]:
+    """Section 5.2: "with MaxPooling and DropOut", as large as the CapsNet; the paper gives no further detail."""
+    return [
+        nn.Conv2d(c, 64, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(128, 256, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.LazyLinear(1900), nn.ReLU(), nn.Dropout(0.5),
+    ]  # fmt: skip
+
+
+DESIGNS = {"mnist": _mnist, "multimnist": _multimnist, "affnist": _affnist}
+
+
+class CNN(nn.Module):
+    """Softmax and cross entropy for one object per image, independent sigmoids for several."""
+
+    def __init__(self, config: CNNConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.Sequential(*DESIGNS[config.design](config.image[0]), nn.LazyLinear(config.classes))
+        try:
+            with torch.no_grad():
+                self.layers(torch.zeros(1, *config.image))
+        except RuntimeError:
+            raise UserError(f"images of {config.image[1:]} pixels are too small for this network") from None
+
+    def forward(
+        self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None, trace: bool = False
+    ) -> ModelOutput:
+        logits = self.layers(images)
+        return ModelOutput(logits.softmax(1) if self.config.digits == 1 else logits.sigmoid(), logits=logits)
+
+    def loss(self, output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
+        assert output.logits is not None
+        if self.config.digits == 1:
+            return {"total": cross_entropy(output.logits, batch.labels[:, 0])}
+        targets = present(batch.labels, self.config.classes)
+        return {"total": binary_cross_entropy_with_logits(output.logits, targets, reduction="none").sum(1).mean()}

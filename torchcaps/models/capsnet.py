@@ -1,0 +1,175 @@
+"""The capsule network of Sabour, Frosst and Hinton 2017 (Figures 1 and 2), at any size.
+
+    images [b c h w] -> backbone -> PrimaryCaps -> DenseCaps with a routing -> one capsule per class -> decoder
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from torchcaps.data.sets import Batch
+from torchcaps.errors import UserError
+from torchcaps.functional import mask, present
+from torchcaps.layers import BatchNorm, DenseCaps, PrimaryCaps
+from torchcaps.losses import RECIPES, margin_loss, reconstruction_loss
+from torchcaps.types import ModelOutput
+
+
+@dataclass(frozen=True)
+class CapsNetConfig:
+    """The defaults are the paper's MNIST network; every field can be overridden."""
+
+    image: tuple[int, int, int] = (1, 28, 28)
+    classes: int = 10
+    digits: int = 1
+    """How many things one image shows: 2 for MultiMNIST."""
+    backbone: Literal["paper", "compact"] = "paper"
+    channels: int = 256
+    primary_types: int = 32
+    primary_dim: int = 8
+    dim: int = 16
+    routing: str = "dynamic"
+    routing_options: dict[str, Any] = field(default_factory=lambda: {"iterations": 3})
+    decoder: tuple[int, ...] | None = (512, 1024)
+    """Hidden widths of the decoder; None for a network that does not reconstruct."""
+    recipe: Literal["paper", "official"] = "paper"
+    """`official` follows the authors' released code where it differs from the paper's text."""
+    reconstruction_weight: float | None = None
+    """Instead of the recipe's own."""
+
+
+class PaperBackbone(nn.Sequential):
+    """One 9x9 convolution with ReLU; the primary capsules follow with another 9x9 of stride 2."""
+
+    primary_kernel, primary_stride, primary_norm = 9, 2, False
+
+    def __init__(self, image: tuple[int, int, int], channels: int) -> None:
+        super().__init__(nn.Conv2d(image[0], channels, 9), nn.ReLU())
+        self.out_channels = channels
+
+
+def _block(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Sequential:
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
+    return nn.Sequential(conv, BatchNorm(outputs), nn.ReLU())
+
+
+class CompactBackbone(nn.Sequential):
+    """Four narrow convolutions for small images: the most accuracy for a minute of a laptop's time.
+
+    Folding 2x2 pixels into channels first keeps the large, thin feature maps, which a CPU handles worst, out of it.
+    """
+
+    primary_kernel, primary_stride, primary_norm = 3, 1, True
+
+    def __init__(self, image: tuple[int, int, int], channels: int) -> None:
+        c, h, w = image
+        super().__init__(
+            nn.ZeroPad2d((0, w % 2, 0, h % 2)),
+            nn.PixelUnshuffle(2),
+            _block(4 * c, channels // 4, 3, 1, 1),
+            _block(channels // 4, channels // 2, 4, 2),
+            _block(channels // 2, channels, 3, 1, 1),
+            _block(channels, channels, 3, 1, 1),
+        )
+        self.out_channels = channels
+
+
+BACKBONES = {"paper": PaperBackbone, "compact": CompactBackbone}
+
+
+class Decoder(nn.Module):
+    """Fully connected layers from the masked class capsules to pixels (Figure 2)."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], image: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.image = image
+        layers: list[nn.Module] = []
+        for width in hidden:
+            layers += [nn.Linear(inputs, width), nn.ReLU()]
+            inputs = width
+        self.layers = nn.Sequential(*layers, nn.Linear(inputs, image[0] * image[1] * image[2]), nn.Sigmoid())
+
+    def forward(self, masked: Float[Tensor, "b k jd"]) -> Float[Tensor, "b k c h w"]:
+        return self.layers(masked).unflatten(-1, self.image)
+
+
+class CapsNet(nn.Module):
+    def __init__(self, config: CapsNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        official = config.recipe == "official"
+        self.backbone = BACKBONES[config.backbone](config.image, config.channels)
+        self.primary = PrimaryCaps(
+            self.backbone.out_channels,
+            config.primary_types,
+            config.primary_dim,
+            self.backbone.primary_kernel,
+            self.backbone.primary_stride,
+            norm=self.backbone.primary_norm,
+            divide=config.primary_types if official else 1,
+        )
+        self.grid = self._grid()
+        options = {**config.routing_options, **({"bias": True} if official else {})}
+        children = self.grid[0] * self.grid[1] * self.grid[2]
+        self.classes = DenseCaps(
+            children, config.primary_dim, config.classes, config.dim, config.routing, **options
+        )
+        hidden = config.decoder
+        self.decoder = None if hidden is None else Decoder(config.classes * config.dim, hidden, config.image)
+        if official:
+            self._init_like_the_released_code()
+
+    def _grid(self) -> tuple[int, int, int]:
+        """Types, rows and columns of the primary capsules: child `i` is at `(type, y, x)` in this grid."""
+        try:
+            with torch.no_grad():
+                shape = self.primary.conv(self.backbone.eval()(torch.zeros(1, *self.config.image))).shape
+        except RuntimeError:
+            raise UserError(f"images of {self.config.image[1:]} pixels are too small for this network") from None
+        self.backbone.train()
+        return self.config.primary_types, shape[2], shape[3]
+
+    def forward(
+        self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None, trace: bool = False
+    ) -> ModelOutput:
+        output = self.classes(self.primary(self.backbone(images)), trace)
+        return ModelOutput(
+            output.activations, output.poses, self.reconstruct(output.poses, output.activations, labels), output.trace
+        )
+
+    def reconstruct(
+        self,
+        capsules: Float[Tensor, "b j d"],
+        lengths: Float[Tensor, "b j"],
+        labels: Int[Tensor, "b *k"] | None = None,
+    ) -> Float[Tensor, "b *k c h w"] | None:
+        """What the labels' capsules see, or the longest capsules where no labels are given."""
+        if self.decoder is None:
+            return None
+        chosen = lengths.topk(self.config.digits, dim=1).indices if labels is None else labels
+        several = chosen.ndim == 2 and not (labels is None and self.config.digits == 1)
+        pictures = self.decoder(mask(capsules, chosen if chosen.ndim == 2 else chosen[:, None]))
+        return pictures if several else pictures[:, 0]
+
+    def loss(self, output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
+        """The parts of the loss, `total` among them."""
+        recipe = RECIPES[self.config.recipe]
+        margin = margin_loss(output.lengths, present(batch.labels, self.config.classes))
+        if output.reconstruction is None:
+            return {"total": recipe.margin * margin, "margin": margin}
+        pixels = reconstruction_loss(output.reconstruction, batch.targets)
+        weight = self.config.reconstruction_weight
+        weight = recipe.reconstruction if weight is None else weight
+        return {"total": recipe.margin * margin + weight * pixels, "margin": margin, "reconstruction": pixels}
+
+    def _init_like_the_released_code(self) -> None:
+        """Truncated normal weights of deviation 0.1 (first convolution 0.05), biases of 0.1."""
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Conv2d):
+                std = 0.05 if name == "backbone.0" else 0.1
+                nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+                if module.bias is not None:
+                    nn.init.constant_(module.bias, 0.1)

@@ -1,0 +1,78 @@
+"""The protocol that every routing follows.
+
+    routing = Dynamic(VoteShape(children=1152, parents=10, dim=16), iterations=3)
+    output = routing(votes, activations, trace=True)      # RoutingOutput(poses, activations, trace)
+
+A routing is pure in its inputs: it writes no state in `forward`, and an image's answer does not depend on its
+neighbours in the batch. Learned parameters (log priors, biases, temperatures) belong to the routing itself.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.types import RoutingOutput, RoutingTrace
+
+# A child's normaliser over every parent it reaches: log Σ exp(logit). Dense layers sum over j; a convolutional layer
+# also sums over the positions at which the same child meets other parents.
+Competition = Callable[[Float[Tensor, "b i j"]], Float[Tensor, "b i #j"]]
+
+
+class VoteShape(NamedTuple):
+    """The sizes a routing may need for its parameters."""
+
+    children: int
+    parents: int
+    dim: int
+
+
+class Routing(nn.Module):
+    """Turns votes into parents. Subclasses take a `VoteShape` and keyword options, and implement `forward`."""
+
+    iterations: int = 1
+
+    def forward(
+        self,
+        votes: Float[Tensor, "b i j d"],
+        activations: Float[Tensor, "b i"] | None = None,
+        trace: bool = False,
+        competition: Competition | None = None,
+    ) -> RoutingOutput:
+        raise NotImplementedError
+
+
+def couplings(
+    logits: Float[Tensor, "b i j"], leaky: bool = False, competition: Competition | None = None
+) -> Float[Tensor, "b i j"]:
+    """Eq. 3, the routing softmax over a child's parents.
+
+    `leaky` adds a parent "none of the above" with logit 0, so that a child's couplings sum to less than one.
+    """
+    if competition is None and not leaky:
+        return logits.softmax(-1)
+    normaliser = logits.logsumexp(-1, keepdim=True) if competition is None else competition(logits)
+    if leaky:
+        normaliser = torch.logaddexp(normaliser, torch.zeros_like(normaliser))
+    return torch.exp(logits - normaliser)
+
+
+class Recorder:
+    """Collects a trace when asked to, and costs nothing when not."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.rows: list[tuple[Tensor, Tensor, Tensor]] | None = [] if wanted else None
+
+    def add(self, couplings: Tensor, logits: Tensor, agreement: Tensor) -> None:
+        if self.rows is not None:
+            self.rows.append((couplings, logits, agreement))
+
+    def __bool__(self) -> bool:
+        return self.rows is not None
+
+    def trace(self) -> RoutingTrace | None:
+        if self.rows is None:
+            return None
+        return RoutingTrace(*(torch.stack(column) for column in zip(*self.rows, strict=True)))

@@ -1,0 +1,51 @@
+"""What flows between capsule layers, and the letters that name its axes.
+
+    b  batch                 i  child capsule        r  routing iteration
+    c  image channel         j  parent capsule       k  things shown in one image (1; 2 for MultiMNIST)
+    h  height, w  width      d  pose dimension of a parent, p of a child
+"""
+
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Capsules(NamedTuple):
+    """A layer of capsules: what each sees (its pose) and how sure it is that it is there (its activation)."""
+
+    poses: Float[Tensor, "b i p"]
+    activations: Float[Tensor, "b i"]
+
+
+class RoutingTrace(NamedTuple):
+    """What happened inside a routing, iteration by iteration.
+
+    `logits` are the ones an iteration's `couplings` were computed from; `agreement` is what the iteration found.
+    """
+
+    couplings: Float[Tensor, "r b i j"]
+    logits: Float[Tensor, "r b i j"]
+    agreement: Float[Tensor, "r b i j"]
+
+
+class RoutingOutput(NamedTuple):
+    """The parents' capsules, and the trace if it was asked for."""
+
+    poses: Float[Tensor, "b j d"]
+    activations: Float[Tensor, "b j"]
+    trace: RoutingTrace | None = None
+
+
+class ModelOutput(NamedTuple):
+    """What every model answers with; a CNN fills in what it has.
+
+    `reconstruction` is `[b c h w]` for labels `[b]` or a single-object model without labels, `[b k c h w]` for labels
+    `[b k]` or a model of several objects.
+    """
+
+    lengths: Float[Tensor, "b j"]
+    capsules: Float[Tensor, "b j d"] | None = None
+    reconstruction: Float[Tensor, "b *k c h w"] | None = None
+    trace: RoutingTrace | None = None
+    logits: Float[Tensor, "b j"] | None = None
