@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.functional import length, squash, votes
+from torchcaps.kernels import fused_routing
 from torchcaps.routing import ROUTINGS, Routing, VoteShape
 from torchcaps.types import Capsules, RoutingOutput
 
@@ -57,6 +58,8 @@ class DenseCaps(nn.Module):
         self.routing = routing
 
     def forward(self, capsules: Capsules | RoutingOutput, trace: bool = False) -> RoutingOutput:
+        if not trace and fused_routing.supports(self.routing, capsules.poses, self.weight):
+            return fused_routing.route(self.routing, capsules.poses, self.weight)
         return self.routing(votes(capsules.poses, self.weight), capsules.activations, trace)
 
     def extra_repr(self) -> str:
@@ -76,9 +79,8 @@ class BatchNorm(nn.BatchNorm2d):
         from torch.distributed.nn.functional import all_reduce
 
         world = torch.distributed.get_world_size()
-        moments = torch.stack([input.mean((0, 2, 3)), input.square().mean((0, 2, 3))])
-        mean, square = all_reduce(moments) / world
-        variance = square - mean.square()
+        mean = all_reduce(input.mean((0, 2, 3))) / world
+        variance = all_reduce((input - mean[:, None, None]).square().mean((0, 2, 3))) / world
         count = input.numel() / input.shape[1] * world
         with torch.no_grad():
             assert self.running_mean is not None

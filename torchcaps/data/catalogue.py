@@ -154,6 +154,4 @@ FILES: dict[str, FileSpec] = {
     **{f"affnist/{split}": _affnist(split) for split in AFFNIST_NAMES},
 }
 NAMES = ("mnist-mini", "mnist", "fashion-mnist", "cifar10", "smallnorb", "svhn", "affnist")
-SETS: dict[str, tuple[str, ...]] = {
-    name: tuple(key for key in FILES if key.startswith(f"{name}/")) for name in NAMES
-}
+SETS: dict[str, tuple[str, ...]] = {name: tuple(key for key in FILES if key.startswith(f"{name}/")) for name in NAMES}

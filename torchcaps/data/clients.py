@@ -54,14 +54,18 @@ class Web:
             _unreachable.add(address.netloc)
             raise SourceError("unreachable")
         target = folder / PurePosixPath(address.path).name
-        download = pooch.HTTPDownloader(progress, chunk_size=1 << 16, timeout=(CONNECT_SECONDS, STALL_SECONDS))
+        download = pooch.HTTPDownloader(
+            progress,  # pyright: ignore[reportArgumentType]
+            chunk_size=1 << 16,
+            timeout=(CONNECT_SECONDS, STALL_SECONDS),
+        )
         try:
             download(self.url, target, None)
         except (requests.ConnectionError, requests.Timeout) as error:
             _unreachable.add(address.netloc)
             raise SourceError("stopped answering") from error
         except requests.HTTPError as error:
-            raise SourceError(f"status {error.response.status_code}") from error
+            raise SourceError(str(error).partition(" for url")[0]) from error
         except requests.RequestException as error:
             raise SourceError("broke off") from error
         if target.name.endswith((".tar.gz", ".zip")):

@@ -34,7 +34,7 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def compressor(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """`file`, compressed as the suffix of `path` asks; the same content always gives the same bytes (no time, no name)."""
+    """`file`, compressed as the suffix of `path` asks. Neither time nor name gets in: same content, same bytes."""
     match path.suffix:
         case ".gz":
             with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=file, mtime=0) as packed:
@@ -71,11 +71,10 @@ def read_array(file: IO[bytes], path: Path, dtype: np.dtype, shape: tuple[int, .
     expected = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or expected > LARGEST_ARRAY:
         raise UserError(f"{path}: its header promises an array of shape {shape}, which no data set here has")
-    array = np.empty(shape, dtype)
-    view, filled = memoryview(array.reshape(-1)).cast("B") if array.size else memoryview(bytearray()), 0
-    while filled < expected and (count := file.readinto(view[filled:])):  # pyright: ignore[reportAttributeAccessIssue]
+    content, filled = np.empty(expected, np.uint8), 0
+    while filled < expected and (count := file.readinto(content.data[filled:])):  # pyright: ignore
         filled += count
     if filled < expected or file.read(1):
         size = f"only {filled}" if filled < expected else "more"
         raise UserError(f"{path}: its header promises {expected} bytes of data, {size} follow: fetch it again")
-    return array.astype(dtype.newbyteorder("="), copy=False)
+    return content.view(dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)

@@ -1,4 +1,4 @@
-"""The idx format of MNIST: two zero bytes, a type code, the number of dimensions, big-endian int32 sizes, then the data.
+"""The idx format of MNIST: two zero bytes, a type code, the number of axes, big-endian int32 sizes, then the data.
 
 LeCun, Cortes and Burges, "The MNIST database of handwritten digits", section "File formats".
 """
@@ -39,7 +39,7 @@ def read(path: str | Path) -> np.ndarray:
 
 
 def write(path: str | Path, array: np.ndarray) -> None:
-    """Write `array` as idx, whole or not at all; a path that ends in .gz or .xz is packed, always into the same bytes."""
+    """Write `array` as idx, whole or not at all; a path that ends in .gz or .xz is packed, deterministically."""
     path, prefix = Path(path), header(array.dtype, array.shape)
     with written_whole(path) as file, compressor(path, file) as packed:
         packed.write(prefix)

@@ -1,8 +1,8 @@
 """Just enough of MATLAB's version 5 files (what `save -v6` and `-v7` write) for the data sets that come in them.
 
-The format: a header of 128 bytes, then elements, each a tag (type and size) and data padded to 8 bytes; an element at the
-top is an array, or an array compressed with zlib. The MathWorks, "MAT-File Format", chapter 1. Numbers, text, cells and
-structs are read; sparse matrices, complex numbers and objects are refused.
+The format: a header of 128 bytes, then elements, each a tag (type and size) and data padded to 8 bytes; at the top, an
+element is an array or an array compressed with zlib. The MathWorks, "MAT-File Format", chapter 1. Numbers, text, cells
+and structs are read; sparse matrices, complex numbers and objects are refused.
 """
 
 import math
@@ -33,9 +33,9 @@ class DamagedError(Exception):
 def read(path: str | Path) -> dict[str, Value]:
     """The variables of a file by name.
 
-    Numbers come in the type they are stored in, which MATLAB chooses as small as the values allow, and in MATLAB's shape;
-    they share memory with the file's bytes and cannot be written to. A cell array is a list of its values and a struct
-    array a list of dictionaries, both in column order (a single struct is a list of one).
+    Numbers come in MATLAB's shape and in the type they are stored in, the smallest that MATLAB found to hold them; they
+    share memory with the file's bytes and cannot be written to. A cell array is a list of its values and a struct array
+    a list of dictionaries, both in column order (a single struct is a list of one).
     """
     path = Path(path)
     with reading(path) as file:

@@ -23,7 +23,7 @@ def read(path: str | Path) -> np.ndarray:
     with reading(path) as file:
         magic, rank = struct.unpack("<Ii", file.read(8).ljust(8, b"\xff"))
         if magic not in MAGIC or not 0 <= rank <= LARGEST_RANK:
-            raise UserError(f"{path} is not a smallNORB file: it should begin with 1E3D4C55 (bytes) or 1E3D4C54 (int32)")
+            raise UserError(f"{path} is not a smallNORB file: it should begin with 1E3D4C55 or 1E3D4C54")
         sizes = file.read(4 * max(rank, 3))
         if len(sizes) < 4 * max(rank, 3):
             raise UserError(f"{path} is cut short inside its header: fetch it again")

@@ -28,7 +28,7 @@ class ArrayUnpickler(pickle.Unpickler):
                 return np.ndarray
             case "numpy", "dtype":
                 return np.dtype
-            case ("numpy.core.multiarray" | "numpy._core.multiarray"), "_reconstruct":
+            case (("numpy.core.multiarray" | "numpy._core.multiarray"), "_reconstruct"):
                 return np.zeros(0).__reduce__()[0]
         raise pickle.UnpicklingError(f"{module}.{name} is not part of an array")
 

@@ -1,4 +1,4 @@
-"""What the person waiting for a download sees: a bar on a terminal, a plain line otherwise, always on standard error."""
+"""What the person waiting for a download sees: a bar on a terminal, else a plain line, always on standard error."""
 
 import sys
 from types import TracebackType

@@ -7,7 +7,7 @@ data-parallel training every process can cut its own share out of the same globa
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -30,7 +30,8 @@ class Batch(NamedTuple):
         return Batch(*(field[rank * share : (rank + 1) * share] for field in self))
 
 
-class TestSet(Protocol):
+@runtime_checkable
+class ScoredSet(Protocol):
     """What can be scored: batches in a fixed order, the last one as short as it is."""
 
     @property
@@ -41,6 +42,7 @@ class TestSet(Protocol):
     def batches(self, size: int) -> Iterator[Batch]: ...
 
 
+@runtime_checkable
 class Stream(Protocol):
     """What can be trained on. `len` is the number of images that make an epoch."""
 

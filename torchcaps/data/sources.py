@@ -82,7 +82,7 @@ def load_arrays(name: str, split: Split) -> tuple[np.ndarray, np.ndarray]:
             images = idx.read(fetch(f"{name}/{split}-images"))[:, None]
             labels = idx.read(fetch(f"{name}/{split}-labels")).astype(np.int64)
     if len(images) != len(labels):
-        raise UserError(f"{name} {split} has {len(images)} images but {len(labels)} labels: remove it from {cache_dir()}")
+        raise UserError(f"{name} {split} has {len(images)} images but {len(labels)} labels: fetch it anew")
     return images, labels
 
 
@@ -211,7 +211,7 @@ def _remove_leftovers() -> None:
 def _all_failed(key: str, problems: list[str]) -> str:
     spec, path = FILES[key], _path(FILES[key])
     hint = f"with sha256 {spec.sha256[:12]}..." if spec.sha256 else "as its publisher has it, uncompressed"
-    found = f" (the file there now is not it)" if path.exists() else ""
+    found = " (the file there now is not it)" if path.exists() else ""
     return f"could not fetch {key}, tried {', '.join(problems)}: to supply it by hand, put it at {path} {hint}{found}"
 
 

@@ -1,6 +1,6 @@
 """The capsule network of Sabour, Frosst and Hinton 2017 (Figures 1 and 2), at any size.
 
-    images [b c h w] -> backbone -> PrimaryCaps -> DenseCaps with a routing -> one capsule per class -> decoder
+images [b c h w] -> backbone -> PrimaryCaps -> DenseCaps with a routing -> one capsule per class -> decoder
 """
 
 from dataclasses import dataclass, field
@@ -114,9 +114,7 @@ class CapsNet(nn.Module):
         self.grid = self._grid()
         options = {**config.routing_options, **({"bias": True} if official else {})}
         children = self.grid[0] * self.grid[1] * self.grid[2]
-        self.classes = DenseCaps(
-            children, config.primary_dim, config.classes, config.dim, config.routing, **options
-        )
+        self.classes = DenseCaps(children, config.primary_dim, config.classes, config.dim, config.routing, **options)
         hidden = config.decoder
         self.decoder = None if hidden is None else Decoder(config.classes * config.dim, hidden, config.image)
         if official:

@@ -1,7 +1,7 @@
 """Models by name."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -15,16 +15,20 @@ Config = CapsNetConfig | CNNConfig
 
 @dataclass(frozen=True)
 class Entry:
-    """A configuration, the data it is meant for, and a line about it."""
+    """A configuration, the data and the training it is meant for, and a line about it."""
 
     config: Config
     data: str
     about: str
+    training: dict[str, Any] = field(default_factory=dict)
 
 
 def _compact(**fields: Any) -> CapsNetConfig:
     return CapsNetConfig(backbone="compact", channels=128, primary_types=8, decoder=(256, 512), **fields)
 
+
+# Found by experiment on validation pairs; docs/log.md has what was tried.
+_FAST = {"optimiser": "muon", "lr": 3e-3, "schedule": "linear", "warmup": 0.05}
 
 MODELS: dict[str, Entry] = {
     "capsnet": Entry(CapsNetConfig(), "mnist", "sizes itself to any image and number of classes"),
@@ -46,9 +50,12 @@ MODELS: dict[str, Entry] = {
         "svhn",
         "the paper's smaller network",
     ),
-    "capsnet-mnist-small": Entry(_compact(), "mnist", "trains in three minutes on a laptop"),
+    "capsnet-mnist-small": Entry(_compact(), "mnist", "trains in three minutes on a laptop", _FAST),
     "capsnet-multimnist-small": Entry(
-        _compact(image=(1, 36, 36), digits=2), "multimnist", "takes overlapping digits apart after minutes on a laptop"
+        _compact(image=(1, 36, 36), digits=2),
+        "multimnist",
+        "takes overlapping digits apart after minutes on a laptop",
+        _FAST,
     ),
     "cnn-mnist": Entry(CNNConfig(), "mnist", "the paper's baseline"),
     "cnn-multimnist": Entry(

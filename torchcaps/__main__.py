@@ -1,0 +1,3 @@
+from torchcaps.cli import main
+
+main()

@@ -1,0 +1,113 @@
+"""Optimisers and learning-rate schedules."""
+
+import math
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+OptimiserName = Literal["adam", "muon"]
+Schedule = Literal["decay", "cosine", "linear", "constant"]
+
+
+def learning_rate(
+    schedule: Schedule, progress: float, step: int, warmup: float = 0.0, decay_steps: int = 2000
+) -> float:
+    """The factor on the learning rate; `progress` is the part of the budget, in steps or seconds, that is used up.
+
+    `decay` is the paper's: 0.96 every 2000 steps, never below a thousandth.
+    """
+    start = min(1.0, progress / warmup) if warmup else 1.0
+    match schedule:
+        case "constant":
+            return start
+        case "decay":
+            return start * max(1e-3, 0.96 ** (step / decay_steps))
+        case "cosine":
+            return start * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+        case "linear":
+            return start * max(0.0, 1 - progress) / (1 - warmup)
+
+
+class Muon(Optimizer):
+    """Momentum whose update is made orthogonal, for the matrices inside a network (Jordan et al. 2024).
+
+    A convolution's weight counts as the matrix from its patch to its output channels. Five coefficients of the quintic
+    Newton-Schulz iteration are theirs; three steps suffice at these sizes.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.01):
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["momentum"] = torch.zeros_like(parameter)
+                average = state["momentum"].lerp_(gradient, 1 - group["momentum"])
+                nesterov = gradient.lerp(average, group["momentum"]).flatten(1)
+                update = orthogonalise(nesterov) * max(1.0, nesterov.shape[0] / nesterov.shape[1]) ** 0.5
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(update.view_as(parameter), alpha=-group["lr"])
+
+
+def orthogonalise(matrix: Float[Tensor, "m n"], steps: int = 3) -> Float[Tensor, "m n"]:
+    """Push all singular values towards 1."""
+    wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    x = wide / (wide.norm() + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
+
+
+def make_optimisers(model: nn.Module, name: OptimiserName, lr: float) -> list[Optimizer]:
+    """Adam for everything, or Muon for the inner convolutions (at ten times the rate) and Adam for the rest."""
+    parameters = list(model.parameters())
+    inner = [
+        module.weight
+        for module in model.modules()
+        if isinstance(module, nn.Conv2d) and module.in_channels * math.prod(module.kernel_size) >= 128
+    ]
+    if name == "adam" or not inner:
+        return [_adam(parameters, lr)]
+    chosen = {id(weight) for weight in inner}
+    return [Muon(inner, 10 * lr), _adam([p for p in parameters if id(p) not in chosen], lr, betas=(0.9, 0.99))]
+
+
+def _adam(parameters: list[nn.Parameter], lr: float, **options: Any) -> Optimizer:
+    return AdamW(parameters, lr, weight_decay=0.0, fused=True, **options)
+
+
+def set_learning_rate(optimisers: list[Optimizer], factor: float) -> None:
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            group.setdefault("base_lr", group["lr"])
+            group["lr"] = group["base_lr"] * factor
+
+
+def optimiser_tensors(optimisers: list[Optimizer]) -> dict[str, Tensor]:
+    """The whole state of the optimisers, flat and by name, for a checkpoint."""
+    return {
+        f"{place}.{index}.{key}": value
+        for place, optimiser in enumerate(optimisers)
+        for index, state in optimiser.state_dict()["state"].items()
+        for key, value in state.items()
+    }
+
+
+def load_optimiser_tensors(optimisers: list[Optimizer], tensors: dict[str, Tensor]) -> None:
+    for place, optimiser in enumerate(optimisers):
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            owner, index, key = name.split(".", 2)
+            if int(owner) == place:
+                state.setdefault(int(index), {})[key] = value
+        optimiser.load_state_dict({**optimiser.state_dict(), "state": state})

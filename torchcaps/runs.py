@@ -1,0 +1,161 @@
+"""The run folder: what a training leaves behind, written whole or not at all, and read back with care.
+
+config.json          the resolved configuration          metrics.csv   a row every so many steps
+manifest.json        command, commit, versions, machine   result.json   the scores, once training is done
+model.safetensors    the weights                          checkpoint/   enough to go on bit for bit
+"""
+
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from torchcaps import __version__
+from torchcaps.data.files import written_whole
+from torchcaps.errors import UserError
+from torchcaps.models.baseline import CNN, CNNConfig
+from torchcaps.models.capsnet import CapsNet, CapsNetConfig
+from torchcaps.models.zoo import build
+
+CONFIGS = {"capsnet": CapsNetConfig, "cnn": CNNConfig}
+Rows = list[dict[str, Any]]
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    try:
+        with written_whole(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} is not a run folder: it has no {path.name}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
+    """Save and return the SHA-256, which is kept elsewhere, so that a flipped bit does not go unnoticed."""
+    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    write_bytes(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise UserError(f"{path} is damaged: its SHA-256 is not the one that was recorded")
+    return load(content)
+
+
+def write_rows(path: Path, rows: Rows) -> None:
+    text = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_bytes(path, text.getvalue().encode())
+
+
+class Checkpoint:
+    """A small JSON file that names a large tensor file and its hash. Renaming the JSON is the moment of truth."""
+
+    def __init__(self, run: Path) -> None:
+        self.folder = run / "checkpoint"
+        self.pointer = self.folder / "latest.json"
+
+    def save(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        path = self.folder / f"step-{state['step']}.safetensors"
+        sha256 = write_tensors(path, tensors)
+        write_json(self.pointer, {"file": path.name, "sha256": sha256, **state})
+        for old in self.folder.glob("*.safetensors"):
+            if old != path:
+                old.unlink(missing_ok=True)
+
+    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        if not self.pointer.exists():
+            return None
+        state = read_json(self.pointer)
+        return read_tensors(self.folder / Path(state["file"]).name, state["sha256"]), state
+
+
+def model_config(model: CapsNet | CNN) -> dict[str, Any]:
+    kind = next(kind for kind, type_ in CONFIGS.items() if isinstance(model.config, type_))
+    return {"kind": kind, **dataclasses.asdict(model.config)}
+
+
+def model_from_config(config: dict[str, Any]) -> CapsNet | CNN:
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in config.items()}
+    try:
+        return build(CONFIGS[fields.pop("kind")](**fields))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the model's configuration is not one of this version: {error}") from None
+
+
+def load_run(path: str | Path) -> tuple[CapsNet | CNN, dict[str, Any]]:
+    """The trained model of a run folder, ready to answer, and the run's configuration."""
+    run = Path(path)
+    if not run.is_dir():
+        raise UserError(f"{run} is not a run folder")
+    config = read_json(run / "config.json")
+    if not (run / "result.json").exists():
+        raise UserError(f"{run} is not finished: go on with 'torchcaps train --resume --out {run}'")
+    model = model_from_config(config["model"])
+    weights = read_tensors(run / "model.safetensors", read_json(run / "result.json")["weights_sha256"])
+    model.load_state_dict(weights)
+    return model.eval(), config
+
+
+def manifest(config: dict[str, Any], data_hashes: dict[str, str]) -> dict[str, Any]:
+    """Where a result comes from."""
+    return {
+        "command": " ".join(["torchcaps", *sys.argv[1:]]),
+        "seed": config["train"]["seed"],
+        "commit": _commit(),
+        "versions": {"torchcaps": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "machine": {"processor": processor(), "threads": torch.get_num_threads(), "system": platform.system()},
+        "data": data_hashes,
+    }
+
+
+def processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """The commit of the source tree this package runs from, if it is one."""
+    folder = Path(__file__).parent
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=folder, capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None

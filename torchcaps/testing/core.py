@@ -1,0 +1,152 @@
+"""What the checks are made of: an error that says what failed and by how much, and properties any module can have."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+# A module's tensors in, tensors out that begin with the batch axis.
+Run = Callable[..., Iterable[Tensor]]
+
+
+class ConformanceError(AssertionError):
+    """A property that capsule code must have does not hold; the message says which one, and by how much."""
+
+
+def require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise ConformanceError(sentence)
+
+
+def require_close(actual: Tensor, expected: Tensor, sentence: str, tolerance: float = 1e-9) -> None:
+    """Equal up to `tolerance`, relative to the largest expected value where that is above 1."""
+    require(
+        actual.shape == expected.shape,
+        f"{sentence}: the shape is {list(actual.shape)} instead of {list(expected.shape)}",
+    )
+    if actual.numel() == 0:
+        return
+    expected = expected.detach().double()
+    error = (actual.detach().double() - expected).abs().max().item()
+    # Written so that a NaN fails.
+    require(
+        error <= tolerance * max(1.0, expected.abs().max().item()),
+        f"{sentence}: off by {error:.3g}, allowed is {tolerance:g}",
+    )
+
+
+def require_finite(tensor: Tensor, sentence: str) -> None:
+    broken = tensor.numel() - int(tensor.isfinite().sum())
+    require(broken == 0, f"{sentence}: {broken} of {tensor.numel()} values are NaN or infinite")
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers that are the same every time, without touching the caller's own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def must_run(what: str) -> Iterator[None]:
+    """An exception of the code under test is a property that failed."""
+    try:
+        yield
+    except ConformanceError:
+        raise
+    except Exception as error:
+        raise ConformanceError(f"{what}: it raised {type(error).__name__}: {error}") from error
+
+
+def same_bytes(a: Tensor, b: Tensor) -> bool:
+    """Equal bit for bit, also where both are NaN."""
+    return a.shape == b.shape and a.dtype == b.dtype and fingerprint(a) == fingerprint(b)
+
+
+def fingerprint(value: object) -> object:
+    """Something to compare an object with its later self by: contents for data, identity for anything else."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape), value.dtype, value.detach().cpu().contiguous().reshape(-1).numpy().tobytes()
+    if isinstance(value, dict):
+        return {key: fingerprint(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [fingerprint(item) for item in value]
+    if isinstance(value, int | float | str | bytes | None):
+        return value
+    return id(value)
+
+
+def module_state(module: nn.Module, *, buffers: bool = True) -> dict[str, object]:
+    """Everything a forward pass could write to: parameters, buffers and plain attributes, of every part."""
+    state: dict[str, object] = {name: fingerprint(tensor) for name, tensor in module.named_parameters()}
+    if buffers:
+        state |= {name: fingerprint(tensor) for name, tensor in module.named_buffers()}
+    for path, part in module.named_modules():
+        registered = ("_parameters", "_buffers", "_modules")
+        plain = {name: value for name, value in vars(part).items() if name not in registered}
+        state |= {f"{path}.{name}".lstrip("."): fingerprint(value) for name, value in plain.items()}
+    return state
+
+
+def require_stateless(
+    what: str, module: nn.Module, run: Run, inputs: tuple[Tensor, ...], *, buffers: bool = True
+) -> None:
+    """A forward pass changes neither the module nor what it was given."""
+    before, given = module_state(module, buffers=buffers), [fingerprint(tensor) for tensor in inputs]
+    with must_run(what):
+        run(*inputs)
+    after = module_state(module, buffers=buffers)
+    written = [name for name in before | after if before.get(name) != after.get(name)]
+    mode = "train" if module.training else "eval"
+    require(not written, f"{what} writes state in forward ({mode} mode): {', '.join(written)} changed")
+    require(given == [fingerprint(tensor) for tensor in inputs], f"{what} changes its input in place")
+
+
+def require_repeatable(what: str, run: Run, inputs: tuple[Tensor, ...]) -> None:
+    """The same call gives the same bytes."""
+    with must_run(what):
+        pairs = list(zip(run(*inputs), run(*inputs), strict=True))
+    for first, second in pairs:
+        require(same_bytes(first, second), f"{what} does not give the same bytes when called twice")
+
+
+def require_independent_images(what: str, run: Run, inputs: tuple[Tensor, ...], tolerance: float = 1e-9) -> None:
+    """An image's answer is its own: alone in a batch, or beside quite different neighbours, it stays the same."""
+    with must_run(what):
+        together = list(run(*inputs))
+    for row in range(len(inputs[0])):
+        with must_run(f"{what}, given a batch of one"):
+            alone = list(run(*(tensor[row : row + 1] for tensor in inputs)))
+        for one, all_rows in zip(alone, together, strict=True):
+            require_close(
+                one, all_rows[row : row + 1], f"{what}: a batch of one is not row {row} of a batch", tolerance
+            )
+    strangers = tuple(torch.cat([tensor[:1], (1 - tensor[1:]).flip(0)]) for tensor in inputs)
+    with must_run(what):
+        beside_strangers = list(run(*strangers))
+    for one, all_rows in zip(beside_strangers, together, strict=True):
+        require_close(one[:1], all_rows[:1], f"{what}: an image's answer depends on its neighbours", tolerance)
+
+
+def require_finite_gradients(what: str, module: nn.Module, run: Run, inputs: tuple[Tensor, ...]) -> None:
+    """Of the sum of all outputs, with respect to every input and parameter it depends on."""
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    with must_run(what):
+        total = torch.stack([output.sum() for output in run(*leaves)]).sum()
+        require_finite(total, f"{what}: the output")
+        gradients = torch.autograd.grad(total, [*leaves, *parameters], allow_unused=True)
+    for gradient in gradients:
+        if gradient is not None:
+            require_finite(gradient, f"{what}: the gradient")
+
+
+def require_any_device(what: str, module: nn.Module, run_with: Callable[[nn.Module], Run], inputs: tuple) -> None:
+    """Nothing in forward names a device: shown on PyTorch's `meta` device, which every machine has."""
+    with must_run(f"{what}, on another device (`meta`)"):
+        elsewhere = copy.deepcopy(module).to("meta")
+        for output in run_with(elsewhere)(*(tensor.to("meta") for tensor in inputs)):
+            require(output.device.type == "meta", f"{what}: an output stays on {output.device}, its input is elsewhere")

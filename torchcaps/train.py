@@ -1,0 +1,317 @@
+"""The training loop: a budget in epochs, steps or seconds; checkpoints that survive anything; one process or many.
+
+Every step is a function of the seed and the step's number (see `data/sets.py`), so that a run that was killed and
+resumed ends in the same bytes as one that was not. A budget in seconds is the exception: its schedule is the clock's.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from torchcaps import data as named
+from torchcaps.data import sources
+from torchcaps.data.sets import Batch, ScoredSet, Stream, generator_for
+from torchcaps.errors import UserError
+from torchcaps.evaluate import evaluate, exact_match
+from torchcaps.models.zoo import count_parameters, create_model, find
+from torchcaps.optim import (
+    OptimiserName,
+    Schedule,
+    learning_rate,
+    load_optimiser_tensors,
+    make_optimisers,
+    optimiser_tensors,
+    set_learning_rate,
+)
+from torchcaps.progress import Reporter
+from torchcaps.runs import Checkpoint, Rows, manifest, model_config, read_json, write_json, write_rows, write_tensors
+
+LOG_EVERY = 50
+FRAMES = 40
+WATCHED = 8
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides the outcome of a training."""
+
+    model: str
+    data: str
+    epochs: float | None = None
+    max_seconds: float | None = None
+    seed: int = 0
+    batch: int = 128
+    optimiser: OptimiserName = "adam"
+    lr: float = 1e-3
+    schedule: Schedule = "decay"
+    warmup: float = 0.0
+    average: float = 0.0
+    validation: int = 2000
+    pairs: int | None = None
+    device: str = "auto"
+    checkpoint_seconds: float = 30.0
+
+
+@dataclass
+class State:
+    """All that changes while training."""
+
+    step: int
+    seconds: float
+    model: nn.Module
+    optimisers: list[torch.optim.Optimizer]
+    average: nn.Module | None
+    rows: Rows
+    frames: list[Tensor]
+
+    @property
+    def best(self) -> nn.Module:
+        """The weights that count: the averaged ones where there is an average."""
+        return self.model if self.average is None else self.average
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"optimiser.{name}": value for name, value in optimiser_tensors(self.optimisers).items()}
+        if self.average is not None:
+            tensors |= {f"average.{name}": value for name, value in self.average.state_dict().items()}
+        if self.frames:
+            tensors["frames"] = torch.stack(self.frames)
+        checkpoint.save(tensors, {"step": self.step, "seconds": self.seconds, "rows": self.rows})
+
+    def load(self, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+        self.step, self.seconds, self.rows = saved["step"], saved["seconds"], saved["rows"]
+        self.model.load_state_dict(part("model."))
+        load_optimiser_tensors(self.optimisers, part("optimiser."))
+        if self.average is not None:
+            self.average.load_state_dict(part("average."))
+        self.frames = list(tensors["frames"]) if "frames" in tensors else []
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned from and what is looked at meanwhile."""
+
+    stream: Stream
+    validation: ScoredSet | None
+    watched: Batch
+
+
+def load_task(config: TrainConfig) -> Task:
+    images = named.images(config.data, "train")
+    held_out = min(config.validation, len(images) // 10)
+    training, kept = images.split(held_out)
+    stream = named.for_training(config.data, training, config.seed, config.pairs)
+    validation = named.for_testing(config.data, kept, held_out) if held_out else None
+    watched = next(validation.batches(WATCHED)) if validation is not None else stream.batch(0, WATCHED)
+    return Task(stream, validation, watched)
+
+
+def resolve_device(name: str) -> torch.device:
+    if name != "auto":
+        try:
+            return torch.empty(0, device=name).device
+        except (RuntimeError, AssertionError):
+            raise UserError(f"device '{name}' is not here; try --device auto") from None
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    return torch.device("cpu")
+
+
+def train(
+    config: TrainConfig, out: Path, overrides: dict[str, Any] | None = None, tensorboard: bool = False
+) -> dict[str, Any]:
+    """Train, keep everything in the folder `out`, score the test set once, and return the result.
+
+    A folder that already has a checkpoint of this configuration is gone on with; a finished one is only read.
+    """
+    world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    if (out / "result.json").exists():
+        return read_json(out / "result.json")
+    if config.batch % world:
+        raise UserError(f"the batch of {config.batch} cannot be shared evenly among {world} processes")
+    device = resolve_device(config.device)
+    if world > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    task = load_task(config)
+    torch.manual_seed(config.seed)
+    model = create_model(config.model, **(overrides or {})).to(device, memory_format=torch.channels_last)
+    _check_fits(model, task.watched, config)
+    optimisers = make_optimisers(model, config.optimiser, config.lr)
+    average = deepcopy(model).requires_grad_(False) if config.average else None
+    state = State(0, 0.0, model, optimisers, average, [], [])
+    checkpoint = Checkpoint(out)
+    saved = checkpoint.load()
+    if saved:
+        state.load(*saved)
+    elif rank == 0:
+        resolved = {"train": asdict(config), "model": model_config(model)}
+        write_json(out / "config.json", resolved)
+        write_json(out / "manifest.json", manifest(resolved, sources.hashes(named.find(config.data).files)))
+    with Reporter(config, out if tensorboard else None) if rank == 0 else nullcontext() as reporter:
+        _loop(config, task, state, checkpoint if rank == 0 else None, reporter, rank, world)
+    return _finish(config, out, state) if rank == 0 else {}
+
+
+def _check_fits(model: nn.Module, batch: Batch, config: TrainConfig) -> None:
+    wanted, given = model.config.image, tuple(batch.images.shape[1:])
+    if wanted != given:
+        raise UserError(f"{config.model} takes images of {wanted}, {config.data} has {given}: choose the other to fit")
+    if model.config.digits != batch.labels.shape[1]:
+        shown = batch.labels.shape[1]
+        raise UserError(
+            f"{config.model} looks for {model.config.digits} things in an image, {config.data} shows {shown}"
+        )
+
+
+def _loop(
+    config: TrainConfig,
+    task: Task,
+    state: State,
+    checkpoint: Checkpoint | None,
+    reporter: Reporter | None,
+    rank: int,
+    world: int,
+) -> None:
+    device = next(state.model.parameters()).device
+    wrapped = DistributedDataParallel(state.model, broadcast_buffers=False) if world > 1 else state.model
+    total_steps = None if config.epochs is None else max(1, round(config.epochs * len(task.stream) / config.batch))
+    steps_per_epoch = max(1, len(task.stream) // config.batch)
+    began, last_save = time.perf_counter() - state.seconds, time.perf_counter()
+    sums: dict[str, float] = {}
+
+    while True:
+        state.seconds = time.perf_counter() - began
+        progress = _agree(_progress(config, state, total_steps), world)
+        if progress >= 1:
+            break
+        _watch(state, task, progress)
+        factor = learning_rate(config.schedule, progress, state.step, config.warmup)
+        set_learning_rate(state.optimisers, factor)
+        torch.manual_seed(generator_for(config.seed, state.step).initial_seed())
+        batch = task.stream.batch(state.step, config.batch).part(rank, world)
+        losses, right = train_step(wrapped, Batch(*(field.to(device) for field in batch)), state.optimisers)
+        if state.average is not None:
+            _follow(state.average, state.model, min(config.average, (1 + state.step) / (10 + state.step)))
+        state.step += 1
+        for name, value in {**losses, "train_accuracy": right}.items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+        if not torch.isfinite(losses["total"]):
+            raise UserError(f"the loss is {float(losses['total'])} at step {state.step}: try a lower --lr")
+        if state.step % LOG_EVERY == 0 or state.step == total_steps:
+            since = (state.step - 1) % LOG_EVERY + 1
+            row = {"step": state.step, "epoch": round(state.step / steps_per_epoch, 3), "lr": config.lr * factor}
+            row |= {name: round(value / since, 6) for name, value in sums.items()}
+            sums = {}
+            if state.step % steps_per_epoch < LOG_EVERY and task.validation is not None:
+                row["validation_accuracy"] = evaluate(state.best, task.validation)["accuracy"]
+            state.rows.append(row)
+            if reporter:
+                reporter.show(row, progress, state.seconds)
+            if checkpoint and time.perf_counter() - last_save > config.checkpoint_seconds:
+                state.save(checkpoint)
+                last_save = time.perf_counter()
+    _watch(state, task, 1.0)
+    if checkpoint:
+        state.save(checkpoint)
+
+
+def train_step(
+    model: Callable[..., Any], batch: Batch, optimisers: list[torch.optim.Optimizer]
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Forward, backward, update; the parts of the loss and the share of images that were right."""
+    output = model(batch.images, batch.labels)
+    losses = getattr(model, "module", model).loss(output, batch)  # pyright: ignore
+    for optimiser in optimisers:
+        optimiser.zero_grad()
+    losses["total"].backward()
+    for optimiser in optimisers:
+        optimiser.step()
+    return (
+        {name: value.detach() for name, value in losses.items()},
+        exact_match(output.lengths.detach(), batch.labels).float().mean(),
+    )
+
+
+def _progress(config: TrainConfig, state: State, total_steps: int | None) -> float:
+    """The part of the budget that is used up; with two budgets, of the one that ends first."""
+    parts = [1.0 if total_steps is None and config.max_seconds is None else 0.0]
+    if total_steps is not None:
+        parts.append(state.step / total_steps)
+    if config.max_seconds is not None:
+        parts.append(state.seconds / config.max_seconds)
+    return max(parts)
+
+
+def _agree(progress: float, world: int) -> float:
+    """All processes follow the first one's clock."""
+    if world == 1:
+        return progress
+    shared = torch.tensor([progress], dtype=torch.float64)
+    dist.broadcast(shared, 0)
+    return shared.item()
+
+
+@torch.no_grad()
+def _follow(average: nn.Module, model: nn.Module, decay: float) -> None:
+    """An exponential average of the weights; counters are copied."""
+    for kept, new in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
+        if kept.is_floating_point():
+            kept.lerp_(new, 1 - decay)
+        else:
+            kept.copy_(new)
+
+
+@torch.no_grad()
+def _watch(state: State, task: Task, progress: float) -> None:
+    """Keep what the network redraws of a few fixed images, at moments that grow apart: the frames of the animation."""
+    if progress < (len(state.frames) / FRAMES) ** 2:
+        return
+    device = next(state.model.parameters()).device
+    state.model.eval()
+    pictures = state.model(task.watched.images.to(device), task.watched.labels.to(device)).reconstruction
+    state.model.train()
+    if pictures is not None:
+        state.frames.append((pictures * 255).round().to("cpu", torch.uint8))
+
+
+def _finish(config: TrainConfig, out: Path, state: State) -> dict[str, Any]:
+    """Weights, metrics, frames, and the one look at the test set. `result.json` comes last and makes the run whole."""
+    model = state.best
+    write_rows(out / "metrics.csv", state.rows)
+    if state.frames:
+        write_tensors(out / "frames.safetensors", {"frames": torch.stack(state.frames)})
+    weights_sha256 = write_tensors(out / "model.safetensors", model.state_dict())
+    scores = evaluate(model, named.load_test_set(config.data))
+    result = {
+        **scores,
+        "model": config.model,
+        "parameters": count_parameters(model),
+        "seconds": round(state.seconds, 1),
+        "steps": state.step,
+        "images_seen": state.step * config.batch,
+        "seed": config.seed,
+        "selection": "last step",
+        "weights_sha256": weights_sha256,
+    }
+    write_json(out / "result.json", result)
+    return result
+
+
+def defaults_for(model: str, **given: Any) -> TrainConfig:
+    """The training that suits a model, with whatever was asked for instead."""
+    entry = find(model)
+    config = replace(TrainConfig(model, entry.data), **entry.training)
+    return replace(config, **{name: value for name, value in given.items() if value is not None})
