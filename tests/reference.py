@@ -139,7 +139,7 @@ def route_backward_last(u_hat: Array, passes: list[Pass], dv: Array) -> RouteGra
 
 
 def _through_sum(u_hat: Array, now: Pass, dv: Array, du_hat: Array, d_bias: Array) -> Array:
-    """Back through squash and weighted sum, adding to `du_hat` and `d_bias`; returns what the softmax passes on to b."""
+    """Back through squash and weighted sum, adding to `du_hat` and `d_bias`; returns what reaches the logits."""
     children, parents, _ = u_hat.shape
     ds = np.array([squash_backward(now.s[j], dv[j]) for j in range(parents)])
     d_bias += ds

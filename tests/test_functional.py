@@ -1,12 +1,12 @@
 """The pure functions against the loop-by-loop reference."""
 
 import numpy as np
+import pytest
 import reference as ref
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
-from pytest import raises
 
 from torchcaps.functional import length, mask, present, squash, votes
 from torchcaps.testing import check_squash
@@ -68,5 +68,5 @@ def test_mask_keeps_one_capsule_for_each_label() -> None:
 
 
 def test_shapes_are_checked_while_testing() -> None:
-    with raises(TypeCheckError):
+    with pytest.raises(TypeCheckError):
         votes(torch.zeros(2, 3, 4), torch.zeros(5, 6, 7, 4))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference as ref
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -95,6 +95,7 @@ def build(case: dict) -> tuple[Dynamic, Tensor, Tensor]:
     return routing, votes.requires_grad_(), dv
 
 
+@settings(max_examples=60)
 @given(cases)
 def test_dynamic_matches_reference(case: dict) -> None:
     routing, votes, dv = build(case)

@@ -67,6 +67,7 @@ def _parser() -> Parser:
         "--recipe", choices=["paper", "official"], help="the paper's text, or the authors' released code"
     )
     train.add_argument("--no-reconstruction", action="store_true", help="train without the decoder")
+    train.add_argument("--checkpoint-seconds", type=float, help="how often to save (default: 30)")
     train.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")
     train.add_argument("--tensorboard", action="store_true", help="also write TensorBoard files into the run folder")
     json_flag(train)

@@ -19,7 +19,6 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
 from urllib.parse import urlsplit
 
 from torchcaps.data.progress import Progress
@@ -213,19 +212,15 @@ def _unpack(*archives: Path) -> None:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as members:
                 for member in members.infolist():
-                    if not member.is_dir():
-                        with members.open(member) as packed:
-                            _flat(archive, member.filename, packed)
+                    target = archive.with_name(PurePosixPath(member.filename).name)
+                    if not member.is_dir() and not target.exists():
+                        with members.open(member) as packed, target.open("wb") as file:
+                            shutil.copyfileobj(packed, file, 1 << 20)
         else:
             with tarfile.open(archive) as members:
                 for member in members:
-                    if member.isfile() and (packed := members.extractfile(member)):
-                        _flat(archive, member.name, packed)
+                    target = archive.with_name(PurePosixPath(member.name).name)
+                    if not target.exists() and member.isfile() and (packed := members.extractfile(member)):
+                        with packed, target.open("wb") as file:
+                            shutil.copyfileobj(packed, file, 1 << 20)
         archive.unlink()
-
-
-def _flat(archive: Path, name: str, packed: IO[bytes]) -> None:
-    target = archive.with_name(PurePosixPath(name).name)
-    if target != archive:
-        with target.open("wb") as file:
-            shutil.copyfileobj(packed, file, 1 << 20)

@@ -7,8 +7,8 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase, BufferedWriter
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -18,7 +18,7 @@ LARGEST_ARRAY = 4 << 30  # bytes; a header that promises more is damaged or host
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[IO[bytes]]:
+def written_whole(path: Path) -> Iterator[BufferedWriter]:
     """Write beside, sync, rename: whoever looks sees the old file or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -33,12 +33,12 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def compressor(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
+def compressor(path: Path, file: BufferedWriter) -> Iterator[BufferedIOBase]:
     """`file`, compressed as the suffix of `path` asks. Neither time nor name gets in: same content, same bytes."""
     match path.suffix:
         case ".gz":
             with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=file, mtime=0) as packed:
-                yield packed  # pyright: ignore[reportReturnType]
+                yield packed
         case ".xz":
             with lzma.open(file, "wb", preset=9) as packed:
                 yield packed
@@ -47,7 +47,7 @@ def compressor(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[IO[bytes]]:
+def reading(path: Path) -> Iterator[BufferedIOBase]:
     """Open `path`, seeing through gz and xz by their magic; missing, damaged or cut short becomes one clear line."""
     try:
         with path.open("rb") as file:
@@ -55,7 +55,7 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
             file.seek(0)
             if magic.startswith(b"\x1f\x8b"):
                 with gzip.open(file) as unpacked:
-                    yield unpacked  # pyright: ignore[reportReturnType]
+                    yield unpacked
             elif magic == b"\xfd7zXZ\x00":
                 with lzma.open(file) as unpacked:
                     yield unpacked
@@ -66,13 +66,13 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
         raise UserError(f"{path} cannot be read: {reason}") from error
 
 
-def read_array(file: IO[bytes], path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+def read_array(file: BufferedIOBase, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     """The rest of `file`, which must hold exactly `shape` values of `dtype`; native byte order and writable."""
     expected = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or expected > LARGEST_ARRAY:
         raise UserError(f"{path}: its header promises an array of shape {shape}, which no data set here has")
     content, filled = np.empty(expected, np.uint8), 0
-    while filled < expected and (count := file.readinto(content.data[filled:])):  # pyright: ignore
+    while filled < expected and (count := file.readinto(content.data[filled:])):
         filled += count
     if filled < expected or file.read(1):
         size = f"only {filled}" if filled < expected else "more"

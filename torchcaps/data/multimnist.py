@@ -37,6 +37,7 @@ class Rule:
 
 RULES = {
     "multimnist": Rule("sum"),
+    "multimnist-mini": Rule("sum"),
     "multimnist-iou80": Rule("maximum", min_iou=0.8, oversampling=42),
 }
 

@@ -52,6 +52,7 @@ DATA: dict[str, DataSpec] = {
         "fashion-mnist", "60,000 + 10,000 pieces of clothing", (1, 28, 28), FASHION, offsets=_SHIFTED
     ),
     "multimnist": DataSpec("mnist", "two digits, shifted by up to 4, sum clipped at 1", (1, 36, 36), digits=2),
+    "multimnist-mini": DataSpec("mnist-mini", "the same of the digits inside the package", (1, 36, 36), digits=2),
     "multimnist-iou80": DataSpec(
         "mnist", "two digits, pixel maximum, boxes overlap by IoU >= 0.8", (1, 36, 36), digits=2
     ),

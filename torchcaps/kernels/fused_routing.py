@@ -1,6 +1,6 @@
 """Dynamic routing without the votes.
 
-The plain twin is `routing(votes(poses, weight))`. It stores û `[b i j d]` (0.26 GB for the paper's MultiMNIST network at
+The plain twin is `routing(votes(poses, weight))`. It stores û `[b i j d]` (0.26 GB in the paper's MultiMNIST network at
 batch 128) and reads it twice in every iteration. But routing only ever needs û multiplied with something:
 
     logits    û[j|i] · V[j]        =  u[i] · (V[j] W[i,j])          V[j]: the sum of v[j] over the iterations so far
@@ -37,6 +37,7 @@ def supports(routing: Routing, poses: Float[Tensor, "b i p"], weight: Float[Tens
         and poses.dtype == weight.dtype
         and poses.dtype in (torch.float32, torch.float64)
         and poses.numel() > 0
+        and poses.device.type != "meta"
         and not torch.is_autocast_enabled(poses.device.type)
         and not traced()
     )
@@ -89,11 +90,11 @@ class _Route(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Float[Tensor, "b j d"]) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         u, weight, prior, bias, sums = ctx.saved_tensors
-        grad_u = torch.empty(u.shape[0], u.shape[2], u.shape[1], dtype=u.dtype, device=u.device)
+        grad_u, grad_weight = u.new_empty(u.shape), weight.new_empty(weight.shape)
         grad_bias = None if bias is None else torch.zeros_like(bias)
         shared: list[_Block] = []
         for rows, blocks in _batches(u, weight, prior):
-            shared = shared or [_Block(*(None if x is None else torch.zeros_like(x) for x in block)) for block in blocks]
+            shared = shared or [_Block(*(x if x is None else torch.zeros_like(x) for x in block)) for block in blocks]
             gradients = [_Block(torch.zeros_like(b.u), g.W, g.prior) for b, g in zip(blocks, shared, strict=True)]
             V = squash(sums[:, :, rows]).cumsum(0)
             grad_v, grad_V = grad[rows].transpose(0, 1), torch.zeros_like(V[0])
@@ -109,10 +110,13 @@ class _Route(torch.autograd.Function):
                 if not ctx.full:
                     break
                 grad_v = grad_V
-            torch.cat([g.u for g in gradients], 2, out=grad_u[rows])
-        grad_weight = torch.cat([g.W.unflatten(2, (u.shape[2], -1)) for g in shared], 3).permute(3, 0, 1, 2)
+            size = gradients[0].u.shape[2]
+            for part, gradient in zip(grad_u[rows].split(size, 1), gradients, strict=True):
+                part.copy_(gradient.u.transpose(1, 2))
+        for part, gradient in zip(grad_weight.split(shared[0].u.shape[2]), shared, strict=True):
+            part.copy_(gradient.W.unflatten(2, (u.shape[2], -1)).permute(3, 0, 1, 2))
         grad_prior = None if prior is None else torch.cat([g.prior for g in shared if g.prior is not None], 1).T
-        return grad_u.transpose(1, 2), grad_weight, grad_prior, grad_bias, None, None, None
+        return grad_u, grad_weight, grad_prior, grad_bias, None, None, None
 
 
 def _batches(

@@ -11,6 +11,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchcaps.data.sets import Batch
 from torchcaps.errors import UserError
 from torchcaps.functional import present
+from torchcaps.layers import BatchNorm
+from torchcaps.models.backbones import CompactBackbone
 from torchcaps.types import ModelOutput
 
 
@@ -19,39 +21,48 @@ class CNNConfig:
     image: tuple[int, int, int] = (1, 28, 28)
     classes: int = 10
     digits: int = 1
-    design: Literal["mnist", "multimnist", "affnist"] = "mnist"
+    design: Literal["mnist", "multimnist", "affnist", "compact"] = "mnist"
 
 
-def _mnist(c: int) -> list[nn.Module]:
+def _mnist(image: tuple[int, int, int]) -> list[nn.Module]:
     """Section 5: 256, 256 and 128 channels of 5x5, stride 1, then 328 and 192 units, dropout before the softmax."""
     return [
-        nn.Conv2d(c, 256, 5, padding="same"), nn.ReLU(),
+        nn.Conv2d(image[0], 256, 5, padding="same"), nn.ReLU(),
         nn.Conv2d(256, 256, 5, padding="same"), nn.ReLU(),
         nn.Conv2d(256, 128, 5, padding="same"), nn.ReLU(),
         nn.Flatten(), nn.LazyLinear(328), nn.ReLU(), nn.Linear(328, 192), nn.ReLU(), nn.Dropout(0.5),
     ]  # fmt: skip
 
 
-def _multimnist(c: int) -> list[nn.Module]:
+def _multimnist(image: tuple[int, int, int]) -> list[nn.Module]:
     """Section 6.2: 512 of 9x9, pool, 256 of 5x5, pool, 1024 units. Tuned by the authors for the best accuracy."""
     return [
-        nn.Conv2d(c, 512, 9, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(image[0], 512, 9, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(512, 256, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.LazyLinear(1024), nn.ReLU(),
     ]  # fmt: skip
 
 
-def _affnist(c: int) -> list[nn.Module]:
+def _affnist(image: tuple[int, int, int]) -> list[nn.Module]:
     """Section 5.2: "with MaxPooling and DropOut", as large as the CapsNet; the paper gives no further detail."""
     return [
-        nn.Conv2d(c, 64, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(image[0], 64, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(64, 128, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(128, 256, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.LazyLinear(1900), nn.ReLU(), nn.Dropout(0.5),
     ]  # fmt: skip
 
 
-DESIGNS = {"mnist": _mnist, "multimnist": _multimnist, "affnist": _affnist}
+def _compact(image: tuple[int, int, int]) -> list[nn.Module]:
+    """The backbone of the small capsule networks, and a hidden layer where those have capsules: as dear, without them."""
+    return [
+        CompactBackbone(image, 128),
+        nn.Conv2d(128, 64, 3, bias=False), BatchNorm(64), nn.ReLU(),
+        nn.Flatten(), nn.LazyLinear(512), nn.ReLU(),
+    ]  # fmt: skip
+
+
+DESIGNS = {"mnist": _mnist, "multimnist": _multimnist, "affnist": _affnist, "compact": _compact}
 
 
 class CNN(nn.Module):
@@ -60,10 +71,11 @@ class CNN(nn.Module):
     def __init__(self, config: CNNConfig) -> None:
         super().__init__()
         self.config = config
-        self.layers = nn.Sequential(*DESIGNS[config.design](config.image[0]), nn.LazyLinear(config.classes))
+        self.layers = nn.Sequential(*DESIGNS[config.design](config.image), nn.LazyLinear(config.classes))
         try:
             with torch.no_grad():
-                self.layers(torch.zeros(1, *config.image))
+                self.layers.eval()(torch.zeros(1, *config.image))
+                self.layers.train()
         except RuntimeError:
             raise UserError(f"images of {config.image[1:]} pixels are too small for this network") from None
 

@@ -61,6 +61,12 @@ MODELS: dict[str, Entry] = {
     "cnn-multimnist": Entry(
         CNNConfig(image=(1, 36, 36), digits=2, design="multimnist"), "multimnist", "the paper's baseline"
     ),
+    "cnn-multimnist-small": Entry(
+        CNNConfig(image=(1, 36, 36), digits=2, design="compact"),
+        "multimnist",
+        "capsnet-multimnist-small without the capsules",
+        _FAST,
+    ),
     "cnn-affnist": Entry(
         CNNConfig(image=(1, 40, 40), design="affnist"), "translated-mnist", "a CNN as large as capsnet-affnist"
     ),

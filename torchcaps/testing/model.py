@@ -29,13 +29,20 @@ def check_model(model: nn.Module, image_shape: tuple[int, int, int], *, classes:
     model = copy.deepcopy(model).eval()
     with seeded(0):
         images = torch.rand(BATCH, *image_shape)
+    check_state(model, images)
     check_answers(model, images, classes, digits)
     check_batches(model, images)
     check_labels(model, images, classes, digits)
     check_trace(model, images)
-    check_state(model, images)
     require_any_device("model", model, _runner, (images,))
     check_gradients(model, images, classes, digits)
+
+
+def check_state(model: nn.Module, images: Tensor) -> None:
+    """Forward writes nothing, but for the statistics of batch normalisation while training."""
+    training = copy.deepcopy(model).train()
+    require_stateless("model", model, _runner(model), (images,))
+    require_stateless("model", training, _runner(training), (images,), buffers=False)
 
 
 def check_answers(model: nn.Module, images: Tensor, classes: int, digits: int) -> None:
@@ -90,18 +97,11 @@ def check_trace(model: nn.Module, images: Tensor) -> None:
     require(plain.trace is None, "a trace is returned although nobody asked for it")
     with must_run("model with trace=True"):
         traced = model(images, trace=True)
-    require_close(traced.lengths, plain.lengths, "trace=True changes the lengths", 0.0)
+    require_close(traced.lengths, plain.lengths, "trace=True changes the lengths", TOLERANCE)
     if traced.trace is not None:
         require(
             traced.trace.couplings.shape[1] == BATCH, f"the trace's couplings are {list(traced.trace.couplings.shape)}"
         )
-
-
-def check_state(model: nn.Module, images: Tensor) -> None:
-    """Forward writes nothing, but for the statistics of batch normalisation while training."""
-    require_stateless("model", model, _runner(model), (images,))
-    training = copy.deepcopy(model).train()
-    require_stateless("model", training, _runner(training), (images,), buffers=False)
 
 
 def check_gradients(model: nn.Module, images: Tensor, classes: int, digits: int) -> None:

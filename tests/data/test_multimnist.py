@@ -1,0 +1,101 @@
+"""Overlapping digits: the two rules, the stream that never repeats, the test set that never changes."""
+
+import pytest
+import torch
+
+from torchcaps.data.multimnist import (
+    RULES,
+    Digits,
+    PairSet,
+    PairStream,
+    bounding_boxes,
+    box_iou,
+)
+from torchcaps.data.sets import ImageSet
+from torchcaps.testing import check_pairs
+from torchcaps.testing.evaluation import check_test_set
+
+OVERLAY = {name: rule.overlay for name, rule in RULES.items()}
+
+
+@pytest.fixture(scope="module")
+def split() -> ImageSet:
+    """Strokes of ink in a 20x20 box on 28x28, as MNIST has them."""
+    random = torch.Generator().manual_seed(0)
+    images = torch.zeros(120, 1, 28, 28, dtype=torch.uint8)
+    for image in images:
+        top, left = torch.randint(4, 7, (2,), generator=random).tolist()
+        height, width = torch.randint(14, 19, (2,), generator=random).tolist()
+        image[0, top : top + height, left : left + width] = torch.randint(
+            1, 256, (height, width), dtype=torch.uint8, generator=random
+        )
+    return ImageSet("strokes", images, torch.arange(120) % 10, tuple("0123456789"))
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("pool", [None, 100])
+def test_training_pairs_conform(name: str, pool: int | None, split: ImageSet) -> None:
+    stream = PairStream(Digits(split, RULES[name]), seed=1, pool=pool)
+    check_pairs(stream, split, overlay=OVERLAY[name])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_test_pairs_conform(name: str, split: ImageSet) -> None:
+    data = PairSet(name, Digits(split, RULES[name]), count=150)
+    check_pairs(data, split, overlay=OVERLAY[name])
+    check_test_set(data)
+    assert data.digits == 2
+
+
+def test_boxes_and_their_overlap() -> None:
+    images = torch.zeros(2, 6, 6, dtype=torch.uint8)
+    images[0, 1:4, 2:6] = 1
+    images[1, 2:4, 0:4] = 1
+    boxes = bounding_boxes(images)
+    assert boxes.tolist() == [[1, 2, 4, 6], [2, 0, 4, 4]]
+    assert box_iou(boxes[:1], boxes[1:]).item() == pytest.approx(4 / (12 + 8 - 4))
+    assert box_iou(boxes[:1], boxes[:1]).item() == 1
+    assert box_iou(boxes[:1], boxes[:1] + 10).item() == 0
+
+
+def test_the_second_rule_keeps_only_boxes_that_overlap(split: ImageSet) -> None:
+    batch = PairStream(Digits(split, RULES["multimnist-iou80"]), seed=0).batch(0, 200)
+    ink = (batch.targets[:, :, 0] * 255).round().to(torch.uint8)
+    overlap = box_iou(bounding_boxes(ink[:, 0]), bounding_boxes(ink[:, 1]))
+    assert overlap.min() >= 0.8
+
+
+def test_shifts_reach_every_corner_of_the_canvas(split: ImageSet) -> None:
+    digits = Digits(split, RULES["multimnist"])
+    shifts = digits.sample(4000, torch.Generator().manual_seed(0)).shifts
+    assert digits.canvas == (36, 36)
+    for axis in range(2):
+        counts = torch.bincount(shifts[..., axis].flatten() + 4)
+        assert len(counts) == 9
+        assert counts.min() > 0.8 * counts.max()
+
+
+def test_a_batch_depends_on_seed_and_step_alone(split: ImageSet) -> None:
+    digits = Digits(split, RULES["multimnist"])
+    first = PairStream(digits, seed=1).batch(3, 32)
+    again = PairStream(Digits(split, RULES["multimnist"]), seed=1).batch(3, 32)
+    assert torch.equal(first.images, again.images)
+    assert not torch.equal(first.images, PairStream(digits, seed=1).batch(4, 32).images)
+    assert not torch.equal(first.images, PairStream(digits, seed=2).batch(3, 32).images)
+
+
+def test_a_pool_repeats_and_an_endless_stream_does_not(split: ImageSet) -> None:
+    digits = Digits(split, RULES["multimnist"])
+
+    def different(stream: PairStream) -> int:
+        return len({image.numpy().tobytes() for step in range(4) for image in stream.batch(step, 50).images})
+
+    assert different(PairStream(digits, seed=0, pool=30)) <= 30
+    assert different(PairStream(digits, seed=0)) == 200
+
+
+def test_the_test_set_is_pinned_and_begins_the_same_at_any_size(split: ImageSet) -> None:
+    small, large = (PairSet("multimnist", Digits(split, RULES["multimnist"]), count=count) for count in (50, 80))
+    for some, more in zip(small.pairs, large.pairs, strict=True):
+        assert torch.equal(some, more[:50])
+    assert small.sha256() == "0905677d58dba28414678b3e1fef9e3f742e9949e9312d1b86a7612ca31ab2f5"

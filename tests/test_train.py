@@ -1,0 +1,137 @@
+"""Training: kills, resumption, several processes, honest selection."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchcaps.errors import UserError
+from torchcaps.runs import Checkpoint, load_run, read_json, write_tensors
+from torchcaps.train import defaults_for, train
+
+SMALL = {"data": "mnist-mini", "epochs": 0.8, "batch": 32, "validation": 200, "checkpoint_seconds": 0.0}
+
+
+def command(out: Path, *more: str) -> list[str]:
+    options = "--data mnist-mini --epochs 0.8 --batch 32 --validation 200 --checkpoint-seconds 0".split()
+    return [sys.executable, "-m", "torchcaps", "train", "capsnet-mnist-small", *options, "--out", str(out), *more]
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("train") / "whole"
+    subprocess.run(command(out), check=True, capture_output=True, env=ENVIRONMENT)
+    return out
+
+
+def test_killed_and_resumed_ends_in_the_same_bytes(uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    moments = random.Random(0)
+    kills = 0
+    while not (out / "result.json").exists():
+        resume = ["--resume"] if (out / "config.json").exists() else []
+        process = subprocess.Popen(command(out, *resume), stderr=subprocess.PIPE, env=ENVIRONMENT)
+        began = time.monotonic()
+        wait = moments.uniform(1.0, 8.0)
+        while process.poll() is None and time.monotonic() - began < wait:
+            time.sleep(0.01)
+        if process.poll() is None and kills < 3:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        _, errors = process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL), errors.decode()
+    assert kills > 0
+    for name in ("model.safetensors", "metrics.csv"):
+        assert (out / name).read_bytes() == (uninterrupted / name).read_bytes()
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.save({"x": torch.arange(100.0)}, {"step": 3})
+    file = next((tmp_path / "checkpoint").glob("*.safetensors"))
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="damaged"):
+        checkpoint.load()
+
+
+def test_a_checkpoint_cut_short_leaves_the_one_before(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.save({"x": torch.ones(3)}, {"step": 1})
+    # Killed after the tensors of step 2 were written and before the pointer moved.
+    write_tensors(tmp_path / "checkpoint" / "step-2.safetensors", {"x": torch.zeros(3)})
+    loaded = checkpoint.load()
+    assert loaded is not None
+    assert loaded[1]["step"] == 1
+    assert loaded[0]["x"].tolist() == [1, 1, 1]
+
+
+def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:
+    config = defaults_for("capsnet-mnist-small", **{**SMALL, "epochs": 0.1})
+    hashes = [
+        train(replace(config, seed=seed), tmp_path / str(index))["weights_sha256"] for index, seed in enumerate([0, 0, 1])
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_wall_clock_budget_is_kept(tmp_path: Path) -> None:
+    config = replace(defaults_for("capsnet-mnist-small", **SMALL), epochs=None, max_seconds=3.0)
+    result = train(config, tmp_path / "run")
+    assert 3.0 <= result["seconds"] < 6.0
+
+
+def test_weight_averaging_is_saved_and_used(tmp_path: Path) -> None:
+    config = replace(defaults_for("capsnet-mnist-small", **{**SMALL, "epochs": 0.3}), average=0.9)
+    train(config, tmp_path / "run")
+    model, _ = load_run(tmp_path / "run")
+    tensors, _ = Checkpoint(tmp_path / "run").load() or ({}, {})
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, tensors[f"average.{name}"])
+    assert not torch.equal(tensors["average.classes.weight"], tensors["model.classes.weight"])
+
+
+@pytest.mark.parametrize("model", ["capsnet-mnist-small", "capsnet-svhn"])
+def test_two_processes_compute_the_gradient_of_one(model: str, tmp_path: Path) -> None:
+    """With batch normalisation (over the global batch) and without."""
+    script = Path(__file__).parent / "distributed_worker.py"
+    outputs = []
+    for world in (1, 2):
+        out = tmp_path / f"{world}.safetensors"
+        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--master-port", "0"]
+        answer = subprocess.run(
+            [*launch, "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", str(script), model, str(out)],
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        assert answer.returncode == 0, answer.stderr
+        from safetensors.torch import load_file
+
+        outputs.append(load_file(out))
+    one, two = outputs
+    for name in one:
+        if name != "curve":
+            scale = one[name].abs().max().clamp(min=1e-3)
+            assert (one[name] - two[name]).abs().max() / scale < 1e-5, name
+            assert (one[name] - two[name]).abs().max() < 1e-6, name
+    assert (one["curve"] - two["curve"]).abs().max() < 1e-4
+    assert len(one["curve"]) == 50
+
+
+def test_metrics_are_recorded(uninterrupted: Path) -> None:
+    header = (uninterrupted / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"step", "epoch", "lr", "total", "margin", "reconstruction", "train_accuracy"} <= set(header)
+    assert read_json(uninterrupted / "result.json")["selection"] == "last step"
+    assert json.loads((uninterrupted / "config.json").read_text())["train"]["seed"] == 0

@@ -1,0 +1,40 @@
+"""One function a figure: plain data in, a matplotlib figure out; what the data means is the business of `probes.py`.
+
+    with style("dark"):
+        png = to_png(training_curves(rows))
+"""
+
+from torchcaps.figures.animation import learning_gif
+from torchcaps.figures.charts import (
+    capsule_lengths,
+    class_misses,
+    confusion_matrix,
+    pair_breakdown,
+    training_curves,
+)
+from torchcaps.figures.pictures import (
+    example_pairs,
+    mistakes,
+    perturbations,
+    reconstructions,
+    segmentations,
+    separations,
+)
+from torchcaps.figures.style import style, to_png
+
+__all__ = [
+    "capsule_lengths",
+    "class_misses",
+    "confusion_matrix",
+    "example_pairs",
+    "learning_gif",
+    "mistakes",
+    "pair_breakdown",
+    "perturbations",
+    "reconstructions",
+    "segmentations",
+    "separations",
+    "style",
+    "to_png",
+    "training_curves",
+]

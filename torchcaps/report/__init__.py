@@ -1,0 +1,33 @@
+"""The report of a run: every picture that fits it, and one page that shows them all."""
+
+import json
+from pathlib import Path
+
+from torchcaps.figures import style, to_png
+from torchcaps.report.page import Picture, page
+from torchcaps.report.sections import Section, read_run, sections
+from torchcaps.runs import write_bytes
+
+
+def write_report(run: Path) -> Path:
+    """Draw the pictures into `run/figures` and write `run/report.html`, one file that needs no other."""
+    finished = read_run(run)
+    pictures = [_draw(section, run / "figures") for section in sections(finished)]
+    report = run / "report.html"
+    details = {"Configuration": finished.config, "Result": finished.result, "Manifest": finished.manifest}
+    texts = {title: json.dumps(value, indent=2, ensure_ascii=False) for title, value in details.items()}
+    write_bytes(report, page(finished.result, finished.manifest, pictures, texts).encode())
+    return report
+
+
+def _draw(section: Section, folder: Path) -> Picture:
+    """On light ground for the folder, on light and on dark for the page. An animation looks the same on both."""
+    if isinstance(section.content, bytes):
+        write_bytes(folder / f"{section.name}.gif", section.content)
+        return Picture(section.title, section.about, "image/gif", section.content)
+    with style("light"):
+        light = to_png(section.content())
+    with style("dark"):
+        dark = to_png(section.content())
+    write_bytes(folder / f"{section.name}.png", light)
+    return Picture(section.title, section.about, "image/png", light, dark)

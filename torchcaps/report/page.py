@@ -1,0 +1,173 @@
+"""The page: one HTML file with everything in it, no script, nothing fetched from anywhere."""
+
+import base64
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+# The browser refuses whatever is not in the file itself.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+@dataclass(frozen=True)
+class Picture:
+    title: str
+    about: str
+    kind: str
+    light: bytes
+    dark: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Published:
+    """A result to read ours against, with what is known about it."""
+
+    name: str
+    accuracy: float
+    reconstruction_mse: float | None = None
+    seconds: float | None = None
+    parameters: int | None = None
+
+
+PUBLISHED = {
+    "multimnist-iou80": (Published("NumPy reproduction, one thread", 0.486, 0.036, 395),),
+    "multimnist": (
+        Published("CapsNet (Sabour et al. 2017)", 0.948, parameters=11_361_808),
+        Published("CNN baseline (ibid.)", 0.919, parameters=24_560_000),
+    ),
+    "mnist": (
+        Published("CapsNet (Sabour et al. 2017)", 0.9975, parameters=8_215_568),
+        Published("CNN baseline (ibid.)", 0.9961, parameters=35_445_522),
+    ),
+}
+
+
+def page(
+    result: Mapping[str, Any], manifest: Mapping[str, Any], pictures: Sequence[Picture], details: Mapping[str, str]
+) -> str:
+    title = f"{result['model']} on {result['data']}"
+    css = files("torchcaps.report").joinpath("page.css").read_text(encoding="utf-8")
+    body = [
+        _headline(title, result),
+        _facts(result, manifest),
+        _comparison(result),
+        *(_figure(picture) for picture in pictures),
+        *(_details(name, text) for name, text in details.items()),
+    ]
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{escape(title)}</title>
+<style>
+{css}</style>
+</head>
+<body>
+<main>
+{"".join(body)}</main>
+</body>
+</html>
+"""
+
+
+def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a share counted on `count` images (Wilson 1927): what the size of the test set leaves open."""
+    centre = share + z * z / (2 * count)
+    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return (centre - spread) / scale, (centre + spread) / scale
+
+
+def _headline(title: str, result: Mapping[str, Any]) -> str:
+    low, high = (100 * bound for bound in wilson(result["accuracy"], result["images"]))
+    right = "with both digits right" if "at_least_one" in result else "right"
+    return f"""<header>
+<h1>{escape(title)}</h1>
+<p class="headline">{100 * result["accuracy"]:.2f}<span class="unit">&#8239;%</span></p>
+<p class="lead">of {result["images"]:,} test images {right}. The size of the test set leaves {low:.2f} to {high:.2f}&#8239;%
+open (95&#8239;%); other seeds differ more.</p>
+</header>
+"""
+
+
+def _facts(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
+    machine = manifest.get("machine", {})
+    facts = {
+        "trained for": f"{result['seconds']:,.0f} s",
+        "images seen": f"{result['images_seen']:,}",
+        "parameters": f"{result['parameters']:,}",
+        "seed": str(result["seed"]),
+        "at least one digit right": _percent(result.get("at_least_one")),
+        "digits right": _percent(result.get("per_digit")),
+        "reconstruction error per pixel": _decimals(result.get("reconstruction_mse")),
+        "segmentation IoU": _decimals(result.get("segmentation_iou")),
+        "on": f"{machine['processor']}, {machine['threads']} threads" if machine else None,
+    }
+    items = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>\n" for name, value in facts.items() if value
+    )
+    command = manifest.get("command", "")
+    shown = f"<pre class='command'><code>{escape(command)}</code></pre>\n" if " " in command else ""
+    return f"<dl class='facts'>\n{items}</dl>\n{shown}"
+
+
+def _comparison(result: Mapping[str, Any]) -> str:
+    """The run beside what was published for the same data, if anything was."""
+    published = PUBLISHED.get(result["data"])
+    if not published:
+        return ""
+    ours = Published(
+        "this run", *(result.get(key) for key in ("accuracy", "reconstruction_mse", "seconds", "parameters"))
+    )
+    columns = {
+        "right": [_percent(row.accuracy) for row in (ours, *published)],
+        "error per pixel": [_decimals(row.reconstruction_mse) for row in (ours, *published)],
+        "training": [f"{row.seconds:,.0f} s" if row.seconds else "" for row in (ours, *published)],
+        "parameters": [f"{row.parameters / 1e6:.1f} M" if row.parameters else "" for row in (ours, *published)],
+    }
+    columns = {name: cells for name, cells in columns.items() if any(cells[1:])}
+    rows = [_cells("td", (row.name, *(c[n] for c in columns.values()))) for n, row in enumerate((ours, *published))]
+    return f"""<table>
+<thead>{_cells("th", ("", *columns))}</thead>
+<tbody>{"".join(rows)}</tbody>
+</table>
+"""
+
+
+def _cells(tag: str, texts: Iterable[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>\n"
+
+
+def _figure(picture: Picture) -> str:
+    def uri(content: bytes) -> str:
+        return f"data:{picture.kind};base64,{base64.b64encode(content).decode()}"
+
+    dark = ""
+    if picture.dark is not None:
+        dark = f'<source media="(prefers-color-scheme: dark)" srcset="{uri(picture.dark)}">'
+    return f"""<section>
+<h2>{escape(picture.title)}</h2>
+<figure>
+<picture>{dark}<img src="{uri(picture.light)}" alt="{escape(picture.title)}"></picture>
+<figcaption>{escape(picture.about)}</figcaption>
+</figure>
+</section>
+"""
+
+
+def _details(name: str, text: str) -> str:
+    return f"<details><summary>{escape(name)}</summary><pre><code>{escape(text)}</code></pre></details>\n"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.2%}".replace("%", "\u202f%")
+
+
+def _decimals(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

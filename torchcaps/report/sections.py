@@ -1,0 +1,247 @@
+"""Which pictures fit a run, in the order in which they tell its story, each with the sentence that goes with it."""
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from matplotlib.figure import Figure
+from safetensors import SafetensorError
+from torch import nn
+
+from torchcaps import data as named
+from torchcaps import figures, probes
+from torchcaps.data.sets import ScoredSet
+from torchcaps.errors import UserError
+from torchcaps.probes import Answers
+from torchcaps.runs import load_run, read_json
+from torchcaps.train import FRAMES, TrainConfig, load_task
+
+PAIRS, SEPARATIONS, WORST = 7, 6, 12
+RIGHT, ABSENT, WRONG = 6, 2, 2
+FIRST_LENGTHS, WORST_LENGTHS = 4, 2
+
+
+@dataclass(frozen=True)
+class Section:
+    """A picture to draw, or an animation that is drawn already."""
+
+    name: str
+    title: str
+    about: str
+    content: Callable[[], Figure] | bytes
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """A run read back, and what its network says about every test image."""
+
+    config: dict[str, Any]
+    result: dict[str, Any]
+    manifest: dict[str, Any]
+    rows: list[dict[str, str]]
+    frames: torch.Tensor | None
+    model: nn.Module
+    data: ScoredSet
+    classes: Sequence[str]
+    answers: Answers
+
+    @property
+    def digits(self) -> int:
+        return self.data.digits
+
+    @property
+    def capsules(self) -> bool:
+        """A CNN has none."""
+        return self.config["model"]["kind"] != "cnn"
+
+
+def read_run(run: Path) -> FinishedRun:
+    model, config = load_run(run)
+    name = config["train"]["data"]
+    data = named.load_test_set(name)
+    return FinishedRun(
+        config,
+        read_json(run / "result.json"),
+        read_json(run / "manifest.json"),
+        _read_rows(run / "metrics.csv"),
+        _read_frames(run / "frames.safetensors"),
+        model,
+        data,
+        named.find(name).classes,
+        probes.answer(model, data),
+    )
+
+
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    try:
+        return list(csv.DictReader(path.read_text().splitlines()))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def _read_frames(path: Path) -> torch.Tensor | None:
+    if not path.exists():
+        return None
+    try:
+        return safetensors.torch.load_file(path)["frames"]
+    except (OSError, KeyError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def sections(run: FinishedRun) -> Iterator[Section]:
+    several = run.digits == 2
+    if probes.reconstructs(run.model):
+        yield from _segmentations(run) if several else _reconstructions(run)
+        yield from _animation(run)
+        if several:
+            yield _separations(run)
+    yield _lengths(run)
+    if several:
+        yield _breakdown(run)
+    yield _misses(run)
+    if not several:
+        yield _confusion(run)
+        yield from _worst(run)
+    if probes.reconstructs(run.model):
+        yield _perturbations(run)
+    if len(run.rows) > 1:
+        about = "Losses and accuracy while training; validation images are cut from the training set."
+        yield Section("training-curves", "Training", about, partial(figures.training_curves, run.rows))
+    if several:
+        yield _pairs(run)
+
+
+def _segmentations(run: FinishedRun) -> Iterator[Section]:
+    chosen = probes.samples(run.answers, RIGHT, ABSENT, WRONG)
+    items = probes.redraw(run.model, run.data, run.answers, chosen)
+    about = (
+        "Above, what the network sees; below, two of its capsules decoded one at a time, in red and green, yellow where"
+        " both put ink. L are the labels, R the capsules decoded; R:P marks a wrong prediction, * a digit that is"
+        " neither label nor prediction, and should find nothing to redraw. The first test pairs of each kind."
+    )
+    yield Section("segmentation", "Two digits, taken apart", about, partial(figures.segmentations, items, run.classes))
+
+
+def _reconstructions(run: FinishedRun) -> Iterator[Section]:
+    chosen = probes.samples(run.answers, 2 * RIGHT - 2 * WRONG, 0, WRONG)
+    items = probes.redraw(run.model, run.data, run.answers, chosen)
+    about = (
+        "The input above, what one capsule redraws of it below, under (label, prediction, capsule decoded). The first"
+        " test images that are right, then the first that are wrong, decoded from the label and from the prediction."
+    )
+    draw = partial(figures.reconstructions, items, run.classes)
+    yield Section("reconstructions", "What the capsules redraw", about, draw)
+
+
+def _animation(run: FinishedRun) -> Iterator[Section]:
+    """The one of the watched validation images that is redrawn best in the end."""
+    if run.frames is None or len(run.frames) < 2:
+        return
+    known = {field.name for field in fields(TrainConfig)}
+    watched = load_task(TrainConfig(**{k: v for k, v in run.config["train"].items() if k in known})).watched
+    frames = run.frames.float() / 255
+    best = int((frames[-1] - watched.targets).square().flatten(1).mean(1).argmin())
+    names = [run.classes[k] for k in watched.labels[best].tolist()]
+    steps, seconds = run.result["steps"], run.result["seconds"]
+    # As kept by the training loop: at moments that grow apart, but no more than one a step.
+    parts = [min(1.0, max((t / FRAMES) ** 2, t / max(steps, 1))) for t in range(len(frames))]
+    moments = [(part, f"{part * seconds:,.0f} s of training, step {round(part * steps):,}") for part in parts]
+    gif = figures.learning_gif(watched.images[best], frames[:, best], moments, names)
+    about = (
+        "One validation image while the network learns: what its capsules redraw of it, from the first step to the last"
+        " (of the eight images that are watched, the one redrawn best)."
+    )
+    yield Section("learning", "Learning to see it", about, gif)
+
+
+def _separations(run: FinishedRun) -> Section:
+    batch = probes.pick(run.data, range(min(SEPARATIONS, len(run.data))))
+    pictures = probes.decode(run.model, batch.images, batch.labels)
+    about = (
+        "The first test pairs. The network only ever sees the input; each label's capsule, decoded on its own, should"
+        " give back the digit to its left."
+    )
+    draw = partial(figures.separations, batch.images, batch.targets, pictures)
+    return Section("separation", "Each digit on its own", about, draw)
+
+
+def _lengths(run: FinishedRun) -> Section:
+    mistakes = probes.worst(run.answers, WORST_LENGTHS)
+    numbers = list(range(min(FIRST_LENGTHS, len(run.data)))) + mistakes
+    numbers = list(dict.fromkeys(numbers))
+    batch = probes.pick(run.data, numbers)
+    what = "The length of every class capsule" if run.capsules else "The network's output for every class"
+    about = (
+        f"{what}: blue is what is in the image, a dot marks what the network answers."
+        f" The first test images, and the {len(mistakes)} most confident mistakes."
+    )
+    draw = partial(
+        figures.capsule_lengths,
+        batch.images,
+        run.answers.lengths[numbers],
+        batch.labels,
+        run.classes,
+        margins=run.capsules,
+    )
+    return Section("capsule-lengths", "How sure it is", about, draw)
+
+
+def _breakdown(run: FinishedRun) -> Section:
+    about = (
+        "An image counts as right only if both digits are found. Below, the two longest capsules one by one:"
+        " most mistakes are made by the second."
+    )
+    shares = probes.breakdown(run.answers)
+    return Section("breakdown", "Both, one or none", about, partial(figures.pair_breakdown, shares))
+
+
+def _misses(run: FinishedRun) -> Section:
+    shown, missed = probes.class_misses(run.answers)
+    about = "Of the test images that show a class, the share in which the network did not find it."
+    return Section("class-rates", "What is missed", about, partial(figures.class_misses, shown, missed, run.classes))
+
+
+def _confusion(run: FinishedRun) -> Section:
+    about = "Rows are labels, columns what they were taken for; the darker, the more often."
+    counts = probes.confusion(run.answers)
+    return Section("confusion", "What is taken for what", about, partial(figures.confusion_matrix, counts, run.classes))
+
+
+def _worst(run: FinishedRun) -> Iterator[Section]:
+    numbers = probes.worst(run.answers, WORST)
+    if not numbers:
+        return
+    batch, predicted = probes.pick(run.data, numbers), run.answers.predicted[numbers]
+    redrawn = []
+    if probes.reconstructs(run.model):
+        redrawn = [probes.decode(run.model, batch.images, classes)[:, 0] for classes in (batch.labels, predicted)]
+    names = [[run.classes[k] for k in column[:, 0].tolist()] for column in (batch.labels, predicted)]
+    about = "The most confident mistakes, label → prediction" + (
+        ", and what the capsule of either sees in the image." if redrawn else "."
+    )
+    draw = partial(figures.mistakes, batch.images, *names, *redrawn)
+    yield Section("worst-mistakes", "The worst mistakes", about, draw)
+
+
+def _perturbations(run: FinishedRun) -> Section:
+    number = run.answers.right.tolist()[0] if len(run.answers.right) else 0
+    label = int(run.answers.labels[number, 0])
+    image = probes.pick(run.data, [number]).images[0]
+    draw = partial(figures.perturbations, probes.perturb(run.model, image, label), probes.TWEAKS)
+    about = (
+        f"The capsule of a “{run.classes[label]}”, decoded while one of its dimensions is moved by the amount above"
+        " and all others stay: each row is one way in which it can vary. Strongest first."
+    )
+    return Section("perturbations", "What a dimension means", about, draw)
+
+
+def _pairs(run: FinishedRun) -> Section:
+    batch = probes.pick(run.data, range(min(PAIRS, len(run.data))))
+    about = "The first test pairs: the input, and the two digits it was made of, which the network never sees alone."
+    draw = partial(figures.example_pairs, batch.images, batch.targets, batch.labels, run.classes)
+    return Section("example-pairs", "The task", about, draw)
