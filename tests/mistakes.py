@@ -153,6 +153,17 @@ class KeepsItsLogits(Procedure1):
         return output if trace else output._replace(trace=None)
 
 
+class RandomCouplings(Procedure1):
+    """No mistake if it is meant and said."""
+
+    def couple(self, b: Tensor) -> Tensor:
+        return torch.randn_like(b).softmax(2)
+
+
+class RandomByDesign(RandomCouplings):
+    deterministic = False
+
+
 class WrongAxisPrimaryCaps(PrimaryCaps):
     """The shape comes out right: [b, 24, 4, 4] seen as [b, 96, 4]."""
 
@@ -335,6 +346,10 @@ def wrap_around(images: Tensor, generator: torch.Generator) -> Tensor:
 
 def shift_by_two(images: Tensor, generator: torch.Generator) -> Tensor:
     return shift(images, 2, generator)
+
+
+def shift_by_one(images: Tensor, generator: torch.Generator) -> Tensor:
+    return shift(images, 1, generator)
 
 
 def shift_all_alike(images: Tensor, generator: torch.Generator) -> Tensor:

@@ -57,13 +57,14 @@ def test_dense_capsules_take_a_routing_made_by_hand_and_options_by_name() -> Non
     assert torch.equal(by_hand(capsules).poses, by_name(capsules).poses)
 
 
-def test_from_capsules_to_loss_and_back_matches_reference() -> None:
-    """Votes, routing, lengths and margin loss as one chain, by hand in both directions."""
+@pytest.mark.parametrize("trace", [False, True], ids=["fused", "plain"])
+def test_from_capsules_to_loss_and_back_matches_reference(trace: bool) -> None:
+    """Votes, routing, lengths and margin loss as one chain, by hand in both directions; a trace needs the plain twin."""
     torch.manual_seed(0)
     layer = DenseCaps(*SIZES.values(), init_std=1.0).double()
     poses = torch.randn(3, 7, 3, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([[0], [4], [2]])
-    loss = margin_loss(layer(Capsules(poses, torch.ones(3, 7))).activations, present(labels, 5))
+    loss = margin_loss(layer(Capsules(poses, torch.ones(3, 7)), trace).activations, present(labels, 5))
     d_poses, d_weight = torch.autograd.grad(loss, (poses, layer.weight))
 
     weight, expected_loss, expected_d_weight = layer.weight.detach().numpy(), 0.0, np.zeros(layer.weight.shape)

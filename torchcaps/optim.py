@@ -69,17 +69,17 @@ def orthogonalise(matrix: Float[Tensor, "m n"], steps: int = 3) -> Float[Tensor,
 
 
 def make_optimisers(model: nn.Module, name: OptimiserName, lr: float) -> list[Optimizer]:
-    """Adam for everything, or Muon for the inner convolutions (at ten times the rate) and Adam for the rest."""
+    """Adam for everything, or Muon for the inner convolutions (at three times the rate) and Adam for the rest."""
     parameters = list(model.parameters())
     inner = [
         module.weight
         for module in model.modules()
-        if isinstance(module, nn.Conv2d) and module.in_channels * math.prod(module.kernel_size) >= 128
+        if isinstance(module, nn.Conv2d) and module.groups == 1 and module.weight[0].numel() >= 128
     ]
     if name == "adam" or not inner:
         return [_adam(parameters, lr)]
     chosen = {id(weight) for weight in inner}
-    return [Muon(inner, 10 * lr), _adam([p for p in parameters if id(p) not in chosen], lr, betas=(0.9, 0.99))]
+    return [Muon(inner, 3 * lr), _adam([p for p in parameters if id(p) not in chosen], lr, betas=(0.9, 0.99))]
 
 
 def _adam(parameters: list[nn.Parameter], lr: float, **options: Any) -> Optimizer:

@@ -5,14 +5,16 @@ well it looks.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from torchcaps.data.sets import Batch, ScoredSet
+from torchcaps.errors import UserError
 from torchcaps.evaluate import hits
+from torchcaps.models.capsnet import CapsNet
 
 # Figure 4 of Sabour et al. 2017: "tweaked by intervals of 0.05 in the range [-0.25, 0.25]".
 TWEAKS = tuple(step / 20 for step in range(-5, 6))
@@ -52,7 +54,7 @@ class Redrawn(NamedTuple):
     pictures: Float[Tensor, "k c h w"]
 
 
-def reconstructs(model: nn.Module) -> bool:
+def reconstructs(model: nn.Module) -> TypeGuard[CapsNet]:
     return getattr(model, "decoder", None) is not None
 
 
@@ -79,14 +81,16 @@ def pick(data: ScoredSet, indices: Sequence[int] | Int64[Tensor, "m"], batch_siz
 
 
 @torch.no_grad()
-def decode(model: nn.Module, images: Float[Tensor, "b c h w"], classes: Int[Tensor, "b k"]) -> Float[Tensor, "b k c h w"]:
+def decode(
+    model: nn.Module, images: Float[Tensor, "b c h w"], classes: Int[Tensor, "b k"]
+) -> Float[Tensor, "b k c h w"]:
     """What the capsules of the given classes see, each decoded with all others masked out."""
     return model(images, classes).reconstruction
 
 
 @torch.no_grad()
 def perturb(
-    model: nn.Module, image: Float[Tensor, "c h w"], label: int, tweaks: Sequence[float] = TWEAKS
+    model: CapsNet, image: Float[Tensor, "c h w"], label: int, tweaks: Sequence[float] = TWEAKS
 ) -> Float[Tensor, "d s c h w"]:
     """Figure 4: decode one class capsule with one of its `d` dimensions moved by each of `s` amounts."""
     output = model(image[None])
@@ -95,7 +99,10 @@ def perturb(
     moved[:, :, label] += torch.einsum("de,s->dse", torch.eye(d), torch.tensor(tweaks))
     flat = moved.flatten(0, 1)
     labels = torch.full((len(flat), 1), label)
-    return model.reconstruct(flat, output.lengths.expand(len(flat), j), labels)[:, 0].unflatten(0, (d, len(tweaks)))
+    pictures = model.reconstruct(flat, output.lengths.expand(len(flat), j), labels)
+    if pictures is None:
+        raise UserError("this network has no decoder to show what its capsules' dimensions mean")
+    return pictures[:, 0].unflatten(0, (d, len(tweaks)))
 
 
 def redraw(

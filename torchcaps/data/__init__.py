@@ -1,7 +1,7 @@
 """Data by name, in memory, as tensors."""
 
 from torchcaps.data.named import DATA, DataSpec, find, for_testing, for_training, images, load_test_set
-from torchcaps.data.sets import Batch, ImageSet, ImageStream, Stream, ScoredSet
+from torchcaps.data.sets import Batch, ImageSet, ImageStream, ScoredSet, Stream
 
 __all__ = [
     "DATA",
@@ -9,8 +9,8 @@ __all__ = [
     "DataSpec",
     "ImageSet",
     "ImageStream",
-    "Stream",
     "ScoredSet",
+    "Stream",
     "find",
     "for_testing",
     "for_training",

@@ -25,7 +25,7 @@ from torchcaps.data.progress import Progress
 
 CONNECT_SECONDS = 3.0
 STALL_SECONDS = 8.0  # a web server that sends nothing for so long is given up
-CLIENT_STALL_SECONDS = 30.0  # a package client starts slowly and unpacks in silence
+CLIENT_STALL_SECONDS = 60.0  # a package client starts slowly and, on a busy machine, unpacks long in silence
 CLIENT_SECONDS = 600.0
 
 _unreachable: set[str] = set()

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from torchcaps.data import sources
 from torchcaps.data.multimnist import RULES, TEST_PAIRS, Digits, PairSet, PairStream
-from torchcaps.data.sets import ImageSet, ImageStream, Stream, ScoredSet
+from torchcaps.data.sets import ImageSet, ImageStream, ScoredSet, Stream
 from torchcaps.errors import UserError
 from torchcaps.transforms import place
 

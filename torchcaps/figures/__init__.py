@@ -1,10 +1,10 @@
 """One function a figure: plain data in, a matplotlib figure out; what the data means is the business of `probes.py`.
 
-    with style("dark"):
-        png = to_png(training_curves(rows))
+>>> with style("dark"):
+...     png = to_png(training_curves([{"step": 50, "total": 0.2, "train_accuracy": 0.9}]))
 """
 
-from torchcaps.figures.animation import learning_gif
+from torchcaps.figures.animation import Animation, learning_gif
 from torchcaps.figures.charts import (
     capsule_lengths,
     class_misses,
@@ -23,6 +23,7 @@ from torchcaps.figures.pictures import (
 from torchcaps.figures.style import style, to_png
 
 __all__ = [
+    "Animation",
     "capsule_lengths",
     "class_misses",
     "confusion_matrix",

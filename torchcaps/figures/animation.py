@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -16,12 +17,19 @@ SIDE, GAP, EDGE, TOP, BOTTOM, TEXT = 144, 10, 14, 36, 44, 15
 MILLISECONDS, FIRST, LAST, RETURN = 100, 600, 2600, 6
 
 
+class Animation(NamedTuple):
+    """A GIF, and its last frame before it starts over as a PNG."""
+
+    gif: bytes
+    last: bytes
+
+
 def learning_gif(
     image: Float[Tensor, "c h w"],
     frames: Float[Tensor, "t k c h w"],
     moments: Sequence[tuple[float, str]],
     names: Sequence[str],
-) -> bytes:
+) -> Animation:
     """The input beside what the capsules redraw of it, frame by frame; `moments` are progress (0 to 1) and its label.
 
     The last frame stays for a while and then fades into the first.
@@ -37,7 +45,9 @@ def learning_gif(
     flat[0].save(
         file, "GIF", save_all=True, append_images=flat[1:], duration=durations, loop=0, optimize=False, disposal=1
     )
-    return file.getvalue()
+    last = io.BytesIO()
+    drawn[len(scenes) - 1].save(last, "PNG")
+    return Animation(file.getvalue(), last.getvalue())
 
 
 def _scene(image: Float[Tensor, "c h w"], pictures: Float[Tensor, "k c h w"], names: Sequence[str]) -> Image.Image:
@@ -67,13 +77,13 @@ def _caption(scene: Image.Image, progress: float, label: str) -> Image.Image:
 
 
 def _palette(pictures: Sequence[Image.Image]) -> Image.Image:
-    """One palette for all, so that nothing flickers: from frames spread over the whole."""
+    """One palette for all, so that nothing flickers, from frames spread over the whole."""
     some = [pictures[round(n)] for n in np.linspace(0, len(pictures) - 1, 6)]
     width, height = some[0].size
     sheet = Image.new("RGB", (width, height * len(some)))
     for n, picture in enumerate(some):
         sheet.paste(picture, (0, n * height))
-    return sheet.quantize(128, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    return sheet.quantize(200, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 
 
 def _bytes(pixels: Pixels) -> UInt8[np.ndarray, "h w 3"]:

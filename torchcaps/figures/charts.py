@@ -7,6 +7,7 @@ import matplotlib
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from torch import Tensor
@@ -20,23 +21,26 @@ PRESENT, MISSED = BLUE, ORANGE
 
 def training_curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Losses and accuracy over the steps; a value that a row does not have is passed over."""
-    panels = [("loss", ("total", "margin")), ("squared error of the reconstructions", ("reconstruction",))]
-    panels = [(title, tuple(c for c in columns if _column(rows, c)[1])) for title, columns in panels]
-    panels = [(title, columns) for title, columns in panels if columns]
-    panels.append(("images right", ("train_accuracy", "validation_accuracy")))
+    wanted = {
+        "loss": ("total", "margin"),
+        "squared error of the reconstructions": ("reconstruction",),
+        "images right": ("train_accuracy", "validation_accuracy"),
+    }
+    panels = [(title, [name for name in names if _column(rows, name)[1]]) for title, names in wanted.items()]
+    panels = [(title, names) for title, names in panels if names]
     figure = Figure(figsize=(WIDTH, 0.35 + 1.45 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for ax, (title, columns) in zip(axes, panels, strict=True):
         ax.set_title(title)
-        ax.grid(True)
+        ax.grid(True, axis="y")
         for column, colour in zip(columns, (BLUE, ORANGE), strict=False):
             steps, values = _column(rows, column)
             markers = {"marker": "o", "markersize": 3} if len(steps) < 40 else {}
             ax.plot(steps, values, color=colour, label=column.replace("_accuracy", ""), **markers)
         if len(columns) > 1:
             ax.legend(loc="best", ncols=len(columns))
-        if "accuracy" not in columns[0]:
-            ax.set_ylim(bottom=0)
+    for ax in axes[:-1]:
+        ax.set_ylim(bottom=0)
     axes[-1].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
     axes[-1].set_xlabel("training step")
     axes[-1].xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -77,7 +81,8 @@ def capsule_lengths(
 
 def _length_bars(ax: Axes, lengths: Sequence[float], labels: Sequence[int], margins: bool) -> None:
     answered = np.argsort(lengths)[::-1][: len(labels)]
-    ax.bar(range(len(lengths)), lengths, width=0.72, color=[PRESENT if j in labels else GREY for j in range(len(lengths))])
+    colours = [PRESENT if j in labels else GREY for j in range(len(lengths))]
+    ax.bar(range(len(lengths)), lengths, width=0.72, color=colours)
     for j in answered:
         ax.plot(j, min(lengths[j], 1) + 0.09, "o", markersize=3, color=PRESENT if j in labels else MISSED)
     for margin in MARGINS if margins else ():
@@ -131,12 +136,12 @@ def confusion_matrix(counts: Int[Tensor, "j j"], classes: Sequence[str]) -> Figu
     figure = Figure(figsize=(WIDTH, WIDTH * (0.82 if short else 1.0)), layout="constrained")
     ax = figure.add_subplot()
     ground = matplotlib.rcParams["axes.facecolor"]
-    shades = matplotlib.colors.LinearSegmentedColormap.from_list("mistakes", [ground, MISSED])
+    shades = LinearSegmentedColormap.from_list("mistakes", [ground, MISSED])
     ax.imshow(mistakes, cmap=shades, vmin=0, vmax=max(mistakes.max(), 1), aspect="auto")
     if len(classes) <= 25:
         for y, x in zip(*table.nonzero(), strict=True):
-            muted = {"color": matplotlib.rcParams["ytick.color"]} if x == y else {"weight": "bold"}
-            ax.text(x, y, f"{table[y, x]}", ha="center", va="center", size=SMALLER if x == y else SMALL, **muted)
+            look: dict[str, Any] = {"color": matplotlib.rcParams["ytick.color"]} if x == y else {"weight": "bold"}
+            ax.text(x, y, f"{table[y, x]}", ha="center", va="center", size=SMALLER if x == y else SMALL, **look)
         ax.set_xticks(range(len(classes)), classes, rotation=0 if short else 45, ha="center" if short else "right")
         ax.set_yticks(range(len(classes)), classes)
     ax.set(xlabel="prediction", ylabel="label")

@@ -87,7 +87,7 @@ def example_pairs(
 ) -> Figure:
     """Composites above the two digits they were made of, headed by their labels."""
     columns = len(images)
-    left = 0.75
+    left = 0.95
     width = left + columns + (columns - 1) * GAP
     line = Sheet.line(width)
     sheet = Sheet(width, line + 3.05 + 2 * GAP)
@@ -95,7 +95,7 @@ def example_pairs(
         sheet.words(left - 0.1, line + 0.55 + row * (1 + GAP), text, ha="right", va="center")
     for n, (image, sources, pair) in enumerate(zip(images, targets, labels, strict=True)):
         x = left + n * (1 + GAP)
-        sheet.words(x + 0.5, line, " + ".join(classes[k] for k in pair.tolist()))
+        sheet.words(x + 0.5, line, " + ".join(classes[int(k)] for k in pair))
         for row, picture in enumerate((image, *sources)):
             sheet.picture(x, line + 0.05 + row * (1 + GAP), rgb(picture))
     return sheet.figure
@@ -105,12 +105,12 @@ def perturbations(pictures: Float[Tensor, "d s c h w"], tweaks: Sequence[float])
     """Figure 4: a row for each dimension of a capsule, from left to right as it is moved; the strongest first."""
     dims, steps = pictures.shape[:2]
     effect = (pictures - pictures.mean(1, keepdim=True)).square().flatten(1).mean(1)
-    left, gap = 1.05, 0.06
+    left, gap = 1.3, 0.06
     width = left + steps + (steps - 1) * gap
     line = Sheet.line(width, SMALLER)
     sheet = Sheet(width, line + 0.1 + dims * (1 + gap))
     for s, tweak in enumerate(tweaks):
-        sheet.words(left + s * (1 + gap) + 0.5, line, f"{tweak:+.2f}" if tweak else "0", SMALLER)
+        sheet.words(left + s * (1 + gap) + 0.5, line, f"{tweak:+.2f}".replace("-", "−") if tweak else "0", SMALLER)
     for row, dim in enumerate(effect.argsort(descending=True).tolist()):
         y = line + 0.1 + row * (1 + gap)
         sheet.words(left - 0.15, y + 0.5, f"dim {dim + 1}", SMALLER, ha="right", va="center")
@@ -129,7 +129,7 @@ def mistakes(
     """Inputs headed by label and prediction; below, what either capsule makes of them, where there is a decoder."""
     rows = [("input", images), ("as label", from_label), ("as answer", from_prediction)]
     rows = [(name, pictures) for name, pictures in rows if pictures is not None]
-    left = 1.0 if len(rows) > 1 else 0.0
+    left = 1.05 if len(rows) > 1 else 0.0
     blocks = -(-len(images) // PER_ROW)
     width = left + PER_ROW + (PER_ROW - 1) * GAP
     long = max(map(len, (*labels, *predicted))) > 3

@@ -1,112 +1,30 @@
 """Strided convolution with fewer multiplications, for the primary capsules.
 
 The plain twin is `torch.nn.functional.conv2d`. A convolution of stride s is the sum of s² convolutions of stride 1, one
-for each phase of rows and columns modulo s. Each is short enough for a discrete Fourier transform of the size of its
-input, written as a product with a small real matrix; phases add up in the frequency domain, so that they are just more
-channels there. What is left is a matrix product for each frequency:
+for each phase of rows and columns modulo s. Each is small enough for a Fourier transform as a product with a small
+matrix (`dft.py`), and the phases add up among the frequencies: there they are just more channels. What is left is one
+matrix product for each real factor f:
 
-    y = T_y (T_x x ⊙ T_w w)        x̂ [f b c], ŵ [f o c], ŷ [f b o]
+    x̂ [f b c] = T_x x,   ŵ [f o c] = T_w w,   ŷ[f] = x̂[f] ŵ[f]ᵀ,   y = T_yᵀ ŷ        c running over phases and channels
 
-A real image has conjugate frequencies, of which one half is enough, and a complex product takes three real ones:
-`k1 = w_r (x_r + x_i), k2 = x_r (w_i - w_r), k3 = x_i (w_r + w_i)`, then `y_r = k1 - k3, y_i = k1 + k2`. The sums are part
-of the matrices. For the paper's 9x9 convolution of stride 2 that is 592 real products instead of 2916 on a 20x20 image,
-1168 instead of 8100 on 28x28. Gradients are the transposed maps, so that they too are exact to rounding.
+The paper's 9x9 convolution of stride 2 takes 592 real products for each pair of channels instead of 2916 on a 20x20
+image, and 1168 instead of 8100 on 28x28. Gradients are the transposed maps, so that they are exact to rounding too.
 """
 
 import math
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from torchcaps.kernels import workspace
+from torchcaps.kernels.dft import Correlation, Transform, correlation
 
-class Geometry(NamedTuple):
-    """Sizes along one axis: `frequencies` is the length of a phase of the input, and of the transform."""
-
-    kernel: int
-    stride: int
-    outputs: int
-
-    @property
-    def taps(self) -> int:
-        return math.ceil(self.kernel / self.stride)
-
-    @property
-    def frequencies(self) -> int:
-        return self.outputs + self.taps - 1
-
-
-class Transform(NamedTuple):
-    """A linear map of `[h w ...]` to frequencies: along the rows, then for each group of results along the columns.
-
-    A group is one real frequency of the rows, or the real and imaginary part of a complex one.
-    """
-
-    first: Float[Tensor, "g h"]
-    second: tuple[Float[Tensor, "f gw"], ...]
-
-    def apply(self, x: Float[Tensor, "h w n"], out: Float[Tensor, "f n"]) -> None:
-        rows = (self.first @ x.flatten(1)).view(-1, x.shape[2])
-        for matrix, part, target in self._groups(rows, out):
-            torch.mm(matrix, part, out=target)
-
-    def transpose(self, frequencies: Float[Tensor, "f n"], width: int) -> Float[Tensor, "h w n"]:
-        columns = frequencies.shape[1]
-        rows = frequencies.new_empty(len(self.first) * width, columns)
-        for matrix, part, source in self._groups(rows, frequencies):
-            torch.mm(matrix.T, source, out=part)
-        return (self.first.T @ rows.view(len(self.first), -1)).view(-1, width, columns)
-
-    def _groups(self, rows: Tensor, frequencies: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-        parts = rows.split([matrix.shape[1] for matrix in self.second])
-        return list(zip(self.second, parts, frequencies.split([len(m) for m in self.second]), strict=True))
-
-
-class Transforms(NamedTuple):
-    inputs: Transform
-    weights: Transform
-    outputs: Transform
-
-
-@lru_cache(maxsize=64)
-def transforms(height: Geometry, width: Geometry, dtype: torch.dtype, device: torch.device) -> Transforms:
-    """Matrices for x, w and (transposed) y. Computed in float64, whatever they are used in."""
-    n, m = height.frequencies, width.frequencies
-    triples = {
-        "inputs": (n, m, 1, lambda r, i: (r + i, r, i)),
-        "weights": (height.taps, width.taps, -1, lambda r, i: (r, i - r, r + i)),
-        "outputs": (height.outputs, width.outputs, 1, lambda r, i: (r + i, i, -r)),
-    }
-
-    def tensor(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device, dtype)
-
-    def build(name: str) -> Transform:
-        rows, columns, sign, triple = triples[name]
-        first, second = [], []
-        for f in range(n // 2 + 1):
-            wave = np.exp(-2j * np.pi * sign * f * np.arange(rows) / n)
-            f_real = (2 * f) % n == 0
-            first += [wave.real] if f_real else [wave.real, wave.imag]
-            group = []
-            for g in range(m // 2 + 1 if f_real else m):
-                other = np.exp(-2j * np.pi * sign * g * np.arange(columns) / m)
-                g_real = f_real and (2 * g) % m == 0
-                scale = (1 if g_real else 2) / (n * m) if name == "outputs" else 1
-                real, imaginary = scale * other.real, scale * other.imag
-                if not f_real:
-                    real, imaginary = np.r_[real, -imaginary], np.r_[imaginary, real]
-                group += [real] if g_real else list(triple(real, imaginary))
-            second.append(tensor(np.stack(group)))
-        return Transform(tensor(np.stack(first)), tuple(second))
-
-    return Transforms(build("inputs"), build("weights"), build("outputs"))
-
-
+# Of the pixels that are transformed at once, so that what lies between the two steps of a transform stays in cache.
 CHUNK_BYTES = 4 << 20
 
 
@@ -118,71 +36,121 @@ def phase_conv2d(
     return y if bias is None else y + bias[:, None, None]
 
 
+class _Sizes(NamedTuple):
+    """`taps` of the kernel and `grid` of the image in one phase, for rows and columns."""
+
+    stride: int
+    outputs: tuple[int, int]
+    taps: tuple[int, int]
+    grid: tuple[int, int]
+
+
+def _sizes(x: torch.Size, weight: torch.Size, stride: int) -> _Sizes:
+    outputs = [(size - kernel) // stride + 1 for size, kernel in zip(x[2:], weight[2:], strict=True)]
+    taps = [math.ceil(kernel / stride) for kernel in weight[2:]]
+    return _Sizes(
+        stride, (outputs[0], outputs[1]), (taps[0], taps[1]), (outputs[0] + taps[0] - 1, outputs[1] + taps[1] - 1)
+    )
+
+
 class _PhaseConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int) -> Tensor:
-        axes = tuple(
-            Geometry(kernel, stride, (size - kernel) // stride + 1)
-            for size, kernel in zip(x.shape[2:], weight.shape[2:], strict=True)
-        )
-        maps = transforms(*axes, x.dtype, x.device)
-        x_hat = _transform_inputs(x, maps, axes)
-        w_hat = _transform_weights(weight, maps, axes)
-        y_hat = torch.bmm(x_hat, w_hat.transpose(1, 2))
-        ctx.save_for_backward(x_hat, w_hat)
-        ctx.axes, ctx.sizes = axes, (x.shape, weight.shape)
-        y = maps.outputs.transpose(y_hat.flatten(1), axes[1].outputs)
+        sizes = _sizes(x.shape, weight.shape, stride)
+        maps = correlation(sizes.outputs, sizes.taps, x.dtype, x.device)
+        differentiated = any(ctx.needs_input_grad)
+        x_hat = _to_factors(maps.inputs, x, stride, sizes.grid)
+        w_hat = _to_factors(maps.weights, weight, stride, sizes.taps) if differentiated else _cached(weight, sizes, maps)
+        y_hat = workspace.take(len(x_hat), len(x), len(weight), like=x)
+        torch.bmm(x_hat, w_hat.transpose(1, 2), out=y_hat)
+        y = maps.outputs.transpose(y_hat.flatten(1), sizes.outputs[1])
+        workspace.give(y_hat)
+        if differentiated:
+            ctx.hats, ctx.sizes, ctx.shapes = (x_hat, w_hat), sizes, (x.shape, weight.shape)
+        else:
+            workspace.give(x_hat)
         return y.unflatten(2, (len(x), -1)).permute(2, 3, 0, 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x_hat, w_hat = ctx.saved_tensors
-        axes, (x_shape, w_shape) = ctx.axes, ctx.sizes
-        maps = transforms(*axes, grad.dtype, grad.device)
-        y_hat = grad.new_empty(len(w_hat), x_shape[0], w_shape[0])
+        if ctx.hats is None:
+            raise RuntimeError("this graph was freed by an earlier backward pass; use retain_graph=True there")
+        (x_hat, w_hat), sizes, (x_shape, w_shape) = ctx.hats, ctx.sizes, ctx.shapes
+        maps = correlation(sizes.outputs, sizes.taps, grad.dtype, grad.device)
+        y_hat = workspace.take(len(x_hat), x_shape[0], w_shape[0], like=grad)
         maps.outputs.apply(grad.permute(2, 3, 0, 1).flatten(2), y_hat.flatten(1))
         grad_x = grad_w = None
         if ctx.needs_input_grad[0]:
-            grad_x = grad.new_empty(x_shape, memory_format=torch.channels_last)
-            width = axes[1].frequencies
-            for images, hat in zip(
-                grad_x.split(_images_at_once(x_shape, grad)),
-                torch.bmm(y_hat, w_hat).split(_images_at_once(x_shape, grad), 1),
-                strict=True,
-            ):
-                _write_phases(images, maps.inputs.transpose(hat.flatten(1), width), axes)
+            hat = torch.bmm(y_hat, w_hat, out=workspace.take(*x_hat.shape, like=grad))
+            grad_x = _from_factors(maps.inputs, hat, x_shape, sizes.stride, sizes.grid)
+            workspace.give(hat)
         if ctx.needs_input_grad[1]:
-            grad_w = grad.new_empty(w_shape, memory_format=torch.channels_last)
-            hat = torch.bmm(y_hat.transpose(1, 2), x_hat)
-            _write_phases(grad_w, maps.weights.transpose(hat.flatten(1), axes[1].taps), axes)
+            hat = torch.bmm(y_hat.transpose(1, 2), x_hat, out=workspace.take(*w_hat.shape, like=grad))
+            grad_w = _from_factors(maps.weights, hat, w_shape, sizes.stride, sizes.taps)
+            workspace.give(hat)
+        workspace.give(y_hat)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            workspace.give(x_hat, w_hat)
+            ctx.hats = None
         return grad_x, grad_w, None
 
 
-def _images_at_once(shape: torch.Size, like: Tensor) -> int:
+def _to_factors(transform: Transform, x: Tensor, stride: int, grid: tuple[int, int]) -> Float[Tensor, "f b c"]:
+    factors = workspace.take(transform.factors, len(x), stride**2 * x.shape[1], like=x)
+    step = _at_once(x.shape, x)
+    for part, target in zip(x.split(step), factors.split(step, 1), strict=True):
+        transform.apply(_phases(part, stride, grid), target.flatten(1))
+    return factors
+
+
+def _from_factors(
+    transform: Transform, factors: Float[Tensor, "f b c"], shape: torch.Size, stride: int, grid: tuple[int, int]
+) -> Float[Tensor, "b c h w"]:
+    """The gradient of `_to_factors`; pixels beyond the grid have none."""
+    size = (shape[0], shape[1], grid[0] * stride, grid[1] * stride)
+    padded = torch.empty(size, dtype=factors.dtype, device=factors.device, memory_format=torch.channels_last)
+    step = _at_once(shape, factors)
+    for target, part in zip(padded.split(step), factors.split(step, 1), strict=True):
+        pixels = transform.transpose(part.flatten(1), grid[1])
+        split = target.unflatten(3, (grid[1], stride)).unflatten(2, (grid[0], stride)).permute(2, 4, 0, 3, 5, 1)
+        split.copy_(pixels.view(split.shape))
+    missing = (0, shape[3] - padded.shape[3], 0, shape[2] - padded.shape[2])
+    return pad(padded, missing) if any(missing) else padded
+
+
+def _at_once(shape: torch.Size, like: Tensor) -> int:
     return max(1, CHUNK_BYTES // (math.prod(shape[1:]) * like.element_size()))
 
 
-def _transform_inputs(x: Tensor, maps: Transforms, axes: tuple[Geometry, Geometry]) -> Tensor:
-    sizes = [axis.frequencies for axis in axes]
-    count = sum(len(matrix) for matrix in maps.inputs.second)
-    x_hat = x.new_empty(count, len(x), axes[0].stride ** 2 * x.shape[1])
-    step = _images_at_once(x.shape, x)
-    for images, hat in zip(x.split(step), x_hat.split(step, 1), strict=True):
-        maps.inputs.apply(_phases(images, axes[0].stride, *sizes), hat.flatten(1))
-    return x_hat
-
-
-def _transform_weights(weight: Tensor, maps: Transforms, axes: tuple[Geometry, Geometry]) -> Tensor:
-    count = sum(len(matrix) for matrix in maps.weights.second)
-    w_hat = weight.new_empty(count, len(weight), axes[0].stride ** 2 * weight.shape[1])
-    maps.weights.apply(_phases(weight, axes[0].stride, axes[0].taps, axes[1].taps), w_hat.flatten(1))
-    return w_hat
-
-
-def _phases(x: Tensor, stride: int, height: int, width: int) -> Tensor:
-    """`[b c h w]` as `[rows columns n]`, n running over images, phases and channels; missing pixels are zero."""
+def _phases(x: Float[Tensor, "b c h w"], stride: int, grid: tuple[int, int]) -> Float[Tensor, "gh gw n"]:
+    """`n` runs over images, phases and channels; what the image lacks is zero, what it has too much is cut off."""
+    height, width = grid
     missing = (0, width * stride - x.shape[3], 0, height * stride - x.shape[2])
-    x = torch.nn.functional.pad(x, missing) if any(missing) else x
+    x = pad(x, missing) if any(missing) else x
     split = x.unflatten(3, (width, stride)).unflatten(2, (height, stride))
     return split.permute(2, 4, 0, 3, 5, 1).reshape(height, width, -1)
+
+
+class _Transformed(NamedTuple):
+    state: tuple[int, int, _Sizes]
+    sample: Tensor
+    factors: Tensor
+
+
+_transformed: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _cached(weight: Tensor, sizes: _Sizes, maps: Correlation) -> Float[Tensor, "f o c"]:
+    """The transformed weights, computed again only if the weights changed.
+
+    Version and address notice every change but one through `weight.data`; a sample of the values notices that.
+    """
+    state = (-1 if weight.is_inference() else weight._version, weight.data_ptr(), sizes)
+    sample = weight.detach().flatten()[:: max(1, weight.numel() // 1024)].clone()
+    known: _Transformed | None = _transformed.get(weight)
+    if known is not None and known.state == state and torch.equal(known.sample, sample):
+        return known.factors
+    factors = _to_factors(maps.weights, weight.detach(), sizes.stride, sizes.taps)
+    _transformed[weight] = _Transformed(state, sample, factors)
+    return factors

@@ -1,6 +1,7 @@
 """What turns pixels into the features that primary capsules are made of."""
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from torchcaps.layers import BatchNorm
 
@@ -20,8 +21,22 @@ def _block(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int
     return nn.Sequential(conv, BatchNorm(outputs), nn.ReLU())
 
 
+class Separable(nn.Module):
+    """A wide depthwise convolution and a narrow full one, added to what came in: large fields for little arithmetic."""
+
+    def __init__(self, channels: int, kernel: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, channels, kernel, padding="same", groups=channels, bias=False),
+            *_block(channels, channels, 1),
+        )
+
+    def forward(self, features: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        return features + self.layers(features)
+
+
 class CompactBackbone(nn.Sequential):
-    """Four narrow convolutions for small images: the most accuracy for a minute of a laptop's time.
+    """A few narrow convolutions for small images: the most accuracy for a minute of a laptop's time.
 
     Folding 2x2 pixels into channels first keeps the large, thin feature maps, which a CPU handles worst, out of it.
     """
@@ -36,7 +51,7 @@ class CompactBackbone(nn.Sequential):
             _block(4 * c, channels // 4, 3, 1, 1),
             _block(channels // 4, channels // 2, 4, 2),
             _block(channels // 2, channels, 3, 1, 1),
-            _block(channels, channels, 3, 1, 1),
+            Separable(channels, 5),
         )
         self.out_channels = channels
 

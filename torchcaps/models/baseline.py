@@ -54,7 +54,7 @@ def _affnist(image: tuple[int, int, int]) -> list[nn.Module]:
 
 
 def _compact(image: tuple[int, int, int]) -> list[nn.Module]:
-    """The backbone of the small capsule networks, and a hidden layer where those have capsules: as dear, without them."""
+    """The backbone of the small capsule networks, and a hidden layer where those have their capsules."""
     return [
         CompactBackbone(image, 128),
         nn.Conv2d(128, 64, 3, bias=False), BatchNorm(64), nn.ReLU(),

@@ -16,6 +16,7 @@ from torchcaps.functional import mask, present
 from torchcaps.layers import DenseCaps, PrimaryCaps
 from torchcaps.losses import RECIPES, margin_loss, reconstruction_loss
 from torchcaps.models.backbones import BACKBONES
+from torchcaps.models.decoders import make_decoder
 from torchcaps.types import ModelOutput
 
 
@@ -34,28 +35,12 @@ class CapsNetConfig:
     dim: int = 16
     routing: str = "dynamic"
     routing_options: dict[str, Any] = field(default_factory=lambda: {"iterations": 3})
-    decoder: tuple[int, ...] | None = (512, 1024)
-    """Hidden widths of the decoder; None for a network that does not reconstruct."""
+    decoder: tuple[int, ...] | Literal["conv"] | None = (512, 1024)
+    """Hidden widths of the paper's decoder, or a convolutional one, or none for a network that does not reconstruct."""
     recipe: Literal["paper", "official"] = "paper"
     """`official` follows the authors' released code where it differs from the paper's text."""
     reconstruction_weight: float | None = None
     """Instead of the recipe's own."""
-
-
-class Decoder(nn.Module):
-    """Fully connected layers from the masked class capsules to pixels (Figure 2)."""
-
-    def __init__(self, inputs: int, hidden: tuple[int, ...], image: tuple[int, int, int]) -> None:
-        super().__init__()
-        self.image = image
-        layers: list[nn.Module] = []
-        for width in hidden:
-            layers += [nn.Linear(inputs, width), nn.ReLU()]
-            inputs = width
-        self.layers = nn.Sequential(*layers, nn.Linear(inputs, image[0] * image[1] * image[2]), nn.Sigmoid())
-
-    def forward(self, masked: Float[Tensor, "b k jd"]) -> Float[Tensor, "b k c h w"]:
-        return self.layers(masked).unflatten(-1, self.image)
 
 
 class CapsNet(nn.Module):
@@ -77,8 +62,7 @@ class CapsNet(nn.Module):
         options = {**config.routing_options, **({"bias": True} if official else {})}
         children = self.grid[0] * self.grid[1] * self.grid[2]
         self.classes = DenseCaps(children, config.primary_dim, config.classes, config.dim, config.routing, **options)
-        hidden = config.decoder
-        self.decoder = None if hidden is None else Decoder(config.classes * config.dim, hidden, config.image)
+        self.decoder = make_decoder(config.decoder, config.classes * config.dim, config.image)
         if official:
             self._init_like_the_released_code()
 

@@ -24,11 +24,13 @@ class Entry:
 
 
 def _compact(**fields: Any) -> CapsNetConfig:
-    return CapsNetConfig(backbone="compact", channels=128, primary_types=8, decoder=(256, 512), **fields)
+    return CapsNetConfig(
+        backbone="compact", channels=128, primary_types=8, decoder="conv", reconstruction_weight=0.007, **fields
+    )
 
 
 # Found by experiment on validation pairs; docs/log.md has what was tried.
-_FAST = {"optimiser": "muon", "lr": 3e-3, "schedule": "linear", "warmup": 0.05}
+_FAST = {"optimiser": "muon", "lr": 1e-2, "schedule": "linear", "warmup": 0.05}
 
 MODELS: dict[str, Entry] = {
     "capsnet": Entry(CapsNetConfig(), "mnist", "sizes itself to any image and number of classes"),

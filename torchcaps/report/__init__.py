@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from torchcaps.figures import style, to_png
+from torchcaps.figures import Animation, style, to_png
 from torchcaps.report.page import Picture, page
 from torchcaps.report.sections import Section, read_run, sections
 from torchcaps.runs import write_bytes
@@ -21,13 +21,13 @@ def write_report(run: Path) -> Path:
 
 
 def _draw(section: Section, folder: Path) -> Picture:
-    """On light ground for the folder, on light and on dark for the page. An animation looks the same on both."""
-    if isinstance(section.content, bytes):
-        write_bytes(folder / f"{section.name}.gif", section.content)
-        return Picture(section.title, section.about, "image/gif", section.content)
+    """On light ground for the folder, on light and dark for the page; of an animation also its end, standing still."""
+    if isinstance(section.content, Animation):
+        write_bytes(folder / f"{section.name}.gif", section.content.gif)
+        return Picture(section.title, section.about, {"moving": section.content.gif, "still": section.content.last})
     with style("light"):
         light = to_png(section.content())
     with style("dark"):
         dark = to_png(section.content())
     write_bytes(folder / f"{section.name}.png", light)
-    return Picture(section.title, section.about, "image/png", light, dark)
+    return Picture(section.title, section.about, {"light": light, "dark": dark})

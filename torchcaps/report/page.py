@@ -14,11 +14,11 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 @dataclass(frozen=True)
 class Picture:
+    """A figure in the versions that the style sheet chooses from: light and dark, or moving and still."""
+
     title: str
     about: str
-    kind: str
-    light: bytes
-    dark: bytes | None = None
+    versions: Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ PUBLISHED = {
     "multimnist-iou80": (Published("NumPy reproduction, one thread", 0.486, 0.036, 395),),
     "multimnist": (
         Published("CapsNet (Sabour et al. 2017)", 0.948, parameters=11_361_808),
-        Published("CNN baseline (ibid.)", 0.919, parameters=24_560_000),
+        Published("their CNN baseline", 0.919, parameters=24_560_000),
     ),
     "mnist": (
         Published("CapsNet (Sabour et al. 2017)", 0.9975, parameters=8_215_568),
-        Published("CNN baseline (ibid.)", 0.9961, parameters=35_445_522),
+        Published("their CNN baseline", 0.9961, parameters=35_445_522),
     ),
 }
 
@@ -77,7 +77,7 @@ def page(
 
 
 def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a share counted on `count` images (Wilson 1927): what the size of the test set leaves open."""
+    """The 95 % interval of a share that was counted on `count` images (Wilson 1927)."""
     centre = share + z * z / (2 * count)
     spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
@@ -90,8 +90,8 @@ def _headline(title: str, result: Mapping[str, Any]) -> str:
     return f"""<header>
 <h1>{escape(title)}</h1>
 <p class="headline">{100 * result["accuracy"]:.2f}<span class="unit">&#8239;%</span></p>
-<p class="lead">of {result["images"]:,} test images {right}. The size of the test set leaves {low:.2f} to {high:.2f}&#8239;%
-open (95&#8239;%); other seeds differ more.</p>
+<p class="lead">of {result["images"]:,} test images {right}. One seed; the size of the test set alone leaves
+{low:.2f} to {high:.2f}&#8239;% open (95&#8239;%).</p>
 </header>
 """
 
@@ -99,15 +99,16 @@ open (95&#8239;%); other seeds differ more.</p>
 def _facts(result: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
     machine = manifest.get("machine", {})
     facts = {
-        "trained for": f"{result['seconds']:,.0f} s",
-        "images seen": f"{result['images_seen']:,}",
-        "parameters": f"{result['parameters']:,}",
-        "seed": str(result["seed"]),
         "at least one digit right": _percent(result.get("at_least_one")),
         "digits right": _percent(result.get("per_digit")),
         "reconstruction error per pixel": _decimals(result.get("reconstruction_mse")),
         "segmentation IoU": _decimals(result.get("segmentation_iou")),
-        "on": f"{machine['processor']}, {machine['threads']} threads" if machine else None,
+        "trained for": f"{result['seconds']:,.0f}\u202fs",
+        "images seen": f"{result['images_seen']:,}",
+        "parameters": f"{result['parameters']:,}",
+        "seed": str(result["seed"]),
+        "processor": machine.get("processor", ""),
+        "threads": str(machine.get("threads", "")),
     }
     items = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>\n" for name, value in facts.items() if value
@@ -122,14 +123,13 @@ def _comparison(result: Mapping[str, Any]) -> str:
     published = PUBLISHED.get(result["data"])
     if not published:
         return ""
-    ours = Published(
-        "this run", *(result.get(key) for key in ("accuracy", "reconstruction_mse", "seconds", "parameters"))
-    )
+    error = result.get("reconstruction_mse")
+    ours = Published("this run", result["accuracy"], error, result["seconds"], result["parameters"])
     columns = {
         "right": [_percent(row.accuracy) for row in (ours, *published)],
         "error per pixel": [_decimals(row.reconstruction_mse) for row in (ours, *published)],
-        "training": [f"{row.seconds:,.0f} s" if row.seconds else "" for row in (ours, *published)],
-        "parameters": [f"{row.parameters / 1e6:.1f} M" if row.parameters else "" for row in (ours, *published)],
+        "training": [f"{row.seconds:,.0f}\u202fs" if row.seconds else "" for row in (ours, *published)],
+        "parameters": [f"{row.parameters / 1e6:.1f}\u202fM" if row.parameters else "" for row in (ours, *published)],
     }
     columns = {name: cells for name, cells in columns.items() if any(cells[1:])}
     rows = [_cells("td", (row.name, *(c[n] for c in columns.values()))) for n, row in enumerate((ours, *published))]
@@ -145,20 +145,23 @@ def _cells(tag: str, texts: Iterable[str]) -> str:
 
 
 def _figure(picture: Picture) -> str:
-    def uri(content: bytes) -> str:
-        return f"data:{picture.kind};base64,{base64.b64encode(content).decode()}"
-
-    dark = ""
-    if picture.dark is not None:
-        dark = f'<source media="(prefers-color-scheme: dark)" srcset="{uri(picture.dark)}">'
+    images = "\n".join(
+        f'<img class="{name}" alt="{escape(picture.title)}" src="{_data_uri(content)}">'
+        for name, content in picture.versions.items()
+    )
     return f"""<section>
 <h2>{escape(picture.title)}</h2>
 <figure>
-<picture>{dark}<img src="{uri(picture.light)}" alt="{escape(picture.title)}"></picture>
+{images}
 <figcaption>{escape(picture.about)}</figcaption>
 </figure>
 </section>
 """
+
+
+def _data_uri(content: bytes) -> str:
+    kind = "gif" if content.startswith(b"GIF8") else "png"
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def _details(name: str, text: str) -> str:

@@ -1,7 +1,7 @@
 """Which pictures fit a run, in the order in which they tell its story, each with the sentence that goes with it."""
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from torchcaps import data as named
 from torchcaps import figures, probes
 from torchcaps.data.sets import ScoredSet
 from torchcaps.errors import UserError
+from torchcaps.models.capsnet import CapsNet
 from torchcaps.probes import Answers
 from torchcaps.runs import load_run, read_json
 from torchcaps.train import FRAMES, TrainConfig, load_task
@@ -33,7 +34,7 @@ class Section:
     name: str
     title: str
     about: str
-    content: Callable[[], Figure] | bytes
+    content: Callable[[], Figure] | figures.Animation
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ class FinishedRun:
     frames: torch.Tensor | None
     model: nn.Module
     data: ScoredSet
-    classes: Sequence[str]
+    classes: tuple[str, ...]
     answers: Answers
 
     @property
@@ -95,6 +96,8 @@ def _read_frames(path: Path) -> torch.Tensor | None:
 
 def sections(run: FinishedRun) -> Iterator[Section]:
     several = run.digits == 2
+    if several:
+        yield _pairs(run)
     if probes.reconstructs(run.model):
         yield from _segmentations(run) if several else _reconstructions(run)
         yield from _animation(run)
@@ -108,21 +111,19 @@ def sections(run: FinishedRun) -> Iterator[Section]:
         yield _confusion(run)
         yield from _worst(run)
     if probes.reconstructs(run.model):
-        yield _perturbations(run)
+        yield _perturbations(run, run.model)
     if len(run.rows) > 1:
         about = "Losses and accuracy while training; validation images are cut from the training set."
         yield Section("training-curves", "Training", about, partial(figures.training_curves, run.rows))
-    if several:
-        yield _pairs(run)
 
 
 def _segmentations(run: FinishedRun) -> Iterator[Section]:
     chosen = probes.samples(run.answers, RIGHT, ABSENT, WRONG)
     items = probes.redraw(run.model, run.data, run.answers, chosen)
     about = (
-        "Above, what the network sees; below, two of its capsules decoded one at a time, in red and green, yellow where"
-        " both put ink. L are the labels, R the capsules decoded; R:P marks a wrong prediction, * a digit that is"
-        " neither label nor prediction, and should find nothing to redraw. The first test pairs of each kind."
+        "Above, what the network sees; below, two of its capsules decoded one at a time, in red and green, and yellow"
+        " where both put ink. L are the labels, R the capsules decoded; R:P marks a wrong prediction, * a digit that"
+        " is neither label nor prediction and should find nothing to redraw. The first test pairs of each kind."
     )
     yield Section("segmentation", "Two digits, taken apart", about, partial(figures.segmentations, items, run.classes))
 
@@ -146,17 +147,17 @@ def _animation(run: FinishedRun) -> Iterator[Section]:
     watched = load_task(TrainConfig(**{k: v for k, v in run.config["train"].items() if k in known})).watched
     frames = run.frames.float() / 255
     best = int((frames[-1] - watched.targets).square().flatten(1).mean(1).argmin())
-    names = [run.classes[k] for k in watched.labels[best].tolist()]
+    names = [run.classes[int(k)] for k in watched.labels[best]]
     steps, seconds = run.result["steps"], run.result["seconds"]
     # As kept by the training loop: at moments that grow apart, but no more than one a step.
     parts = [min(1.0, max((t / FRAMES) ** 2, t / max(steps, 1))) for t in range(len(frames))]
     moments = [(part, f"{part * seconds:,.0f} s of training, step {round(part * steps):,}") for part in parts]
-    gif = figures.learning_gif(watched.images[best], frames[:, best], moments, names)
+    animation = figures.learning_gif(watched.images[best], frames[:, best], moments, names)
     about = (
         "One validation image while the network learns: what its capsules redraw of it, from the first step to the last"
         " (of the eight images that are watched, the one redrawn best)."
     )
-    yield Section("learning", "Learning to see it", about, gif)
+    yield Section("learning", "Learning to see it", about, animation)
 
 
 def _separations(run: FinishedRun) -> Section:
@@ -193,8 +194,8 @@ def _lengths(run: FinishedRun) -> Section:
 
 def _breakdown(run: FinishedRun) -> Section:
     about = (
-        "An image counts as right only if both digits are found. Below, the two longest capsules one by one:"
-        " most mistakes are made by the second."
+        "An image counts as right only if both digits are found; below, how often the longest and the second longest"
+        " capsule are in the image."
     )
     shares = probes.breakdown(run.answers)
     return Section("breakdown", "Both, one or none", about, partial(figures.pair_breakdown, shares))
@@ -207,7 +208,7 @@ def _misses(run: FinishedRun) -> Section:
 
 
 def _confusion(run: FinishedRun) -> Section:
-    about = "Rows are labels, columns what they were taken for; the darker, the more often."
+    about = "Rows are labels, columns what they were taken for; the stronger the shade, the more often."
     counts = probes.confusion(run.answers)
     return Section("confusion", "What is taken for what", about, partial(figures.confusion_matrix, counts, run.classes))
 
@@ -220,7 +221,7 @@ def _worst(run: FinishedRun) -> Iterator[Section]:
     redrawn = []
     if probes.reconstructs(run.model):
         redrawn = [probes.decode(run.model, batch.images, classes)[:, 0] for classes in (batch.labels, predicted)]
-    names = [[run.classes[k] for k in column[:, 0].tolist()] for column in (batch.labels, predicted)]
+    names = [[run.classes[int(k)] for k in column[:, 0]] for column in (batch.labels, predicted)]
     about = "The most confident mistakes, label → prediction" + (
         ", and what the capsule of either sees in the image." if redrawn else "."
     )
@@ -228,11 +229,11 @@ def _worst(run: FinishedRun) -> Iterator[Section]:
     yield Section("worst-mistakes", "The worst mistakes", about, draw)
 
 
-def _perturbations(run: FinishedRun) -> Section:
+def _perturbations(run: FinishedRun, model: CapsNet) -> Section:
     number = run.answers.right.tolist()[0] if len(run.answers.right) else 0
     label = int(run.answers.labels[number, 0])
     image = probes.pick(run.data, [number]).images[0]
-    draw = partial(figures.perturbations, probes.perturb(run.model, image, label), probes.TWEAKS)
+    draw = partial(figures.perturbations, probes.perturb(model, image, label), probes.TWEAKS)
     about = (
         f"The capsule of a “{run.classes[label]}”, decoded while one of its dimensions is moved by the amount above"
         " and all others stay: each row is one way in which it can vary. Strongest first."

@@ -67,7 +67,7 @@ def same_bytes(a: Tensor, b: Tensor) -> bool:
 def fingerprint(value: object) -> object:
     """Something to compare an object with its later self by: contents for data, identity for anything else."""
     if isinstance(value, Tensor):
-        return tuple(value.shape), value.dtype, blake2b(value.detach().cpu().contiguous().numpy()).digest()
+        return tuple(value.shape), value.dtype, blake2b(value.detach().cpu().contiguous().numpy().data).digest()
     if isinstance(value, dict):
         return {key: fingerprint(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set):

@@ -176,7 +176,7 @@ def _trained(train: Train, train_set: ImageSet, test_set: ImageSet) -> dict[str,
         return {name: tensor.detach().clone() for name, tensor in train(train_set, test_set).items()}
 
 
-def _changed(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
+def _changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> str:
     """How many tensors differ, and the first of them; empty if none does."""
     names = [name for name in before | after if not same_bytes(before[name], after[name])]
     return f"{len(names)} of {len(before)} tensors, {names[0]} first" if names else ""

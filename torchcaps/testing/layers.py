@@ -72,7 +72,7 @@ def check_primary_caps(
         features = torch.randn(1, channels, size, size, requires_grad=True)
     with must_run("primary capsules"):
         result = layer(features)
-    poses = result if isinstance(result, Tensor) else result.poses
+    poses = result.poses if isinstance(result, Capsules) else result
     expected = [1, types * side * side, dim]
     require(list(poses.shape) == expected, f"primary capsules are {list(poses.shape)} instead of {expected}")
     windows: dict[tuple[int, int], int] = {}

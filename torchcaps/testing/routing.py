@@ -189,7 +189,7 @@ def gradient_is_that_of_the_function(case: RoutingCase) -> None:
         return
     names = [name for name, _ in routing.named_parameters()]
 
-    def function(votes: Tensor, activations: Tensor, *parameters: Tensor) -> Iterable[Tensor]:
+    def function(votes: Tensor, activations: Tensor, *parameters: Tensor) -> Sequence[Tensor]:
         replaced = dict(zip(names, parameters, strict=True))
         output = torch.func.functional_call(routing, replaced, (votes, activations))
         return output.poses, output.activations

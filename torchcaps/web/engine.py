@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps import data as named
+from torchcaps.data.multimnist import RULES
 from torchcaps.functional import votes
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.pretrained import PRETRAINED
@@ -100,6 +101,7 @@ class Engine:
             "image": list(self.image),
             "classes": self.labels,
             "digits": self.digits,
+            "overlay": RULES[self.data].overlay if self.data in RULES else "sum",
             "dimensions": self.dim,
             "decoder": self.decoder is not None,
             "routing": routing,
@@ -175,7 +177,6 @@ def _explain(n: int, parents: list[int], children: Capsules, steps: list[Routing
                 "spread": round(float(spread(couplings) @ present / present.sum()), DIGITS),
                 "couplings": rounded(couplings[:, parents].T),
                 "agreement": rounded(agreement[:, parents].T),
-                "winners": couplings.argmax(1).tolist(),
             }
         )
     return {"parents": parents, "activations": rounded(present), "iterations": rows}

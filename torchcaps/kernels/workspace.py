@@ -1,0 +1,44 @@
+"""Large buffers that are used again.
+
+A fresh allocation of 100 MB costs more than the mathematics done in it: the system hands out zeroed pages one fault at
+a time (measured: 133 ms to fill 155 MB of fresh memory, 12 ms to fill it again).
+"""
+
+import math
+import threading
+
+import torch
+from torch import Tensor
+
+KEPT = 4
+
+_free: list[Tensor] = []
+_lock = threading.Lock()
+
+
+def take(*shape: int, like: Tensor) -> Tensor:
+    """Uninitialised memory, which belongs to the caller until `give`; what is never given back is simply collected."""
+    count = math.prod(shape)
+    with _lock:
+        fitting = [
+            i for i, t in enumerate(_free) if t.dtype == like.dtype and t.device == like.device and t.numel() >= count
+        ]
+        found = _free.pop(min(fitting, key=lambda i: _free[i].numel())) if fitting else None
+    if found is None:
+        found = torch.empty(count, dtype=like.dtype, device=like.device)
+    return found[:count].view(shape)
+
+
+def give(*tensors: Tensor) -> None:
+    """Nobody may read these any more. The largest few are kept."""
+    whole = [torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage()) for t in tensors]
+    with _lock:
+        _free.extend(whole)
+        _free.sort(key=lambda t: t.nbytes, reverse=True)
+        del _free[KEPT:]
+
+
+def clear() -> None:
+    """Gives everything back to the system."""
+    with _lock:
+        _free.clear()
