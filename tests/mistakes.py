@@ -16,7 +16,7 @@ from torchcaps.functional import length, squash
 from torchcaps.layers import PrimaryCaps
 from torchcaps.losses import margin_loss, reconstruction_loss
 from torchcaps.models.capsnet import CapsNet, CapsNetConfig
-from torchcaps.routing import Routing, VoteShape
+from torchcaps.routing import Competition, Routing, VoteShape
 from torchcaps.routing.base import Recorder
 from torchcaps.transforms import shift
 from torchcaps.types import ModelOutput, RoutingOutput
@@ -35,8 +35,8 @@ class Procedure1(Routing):
     def passes(self) -> int:
         return self.iterations
 
-    def couple(self, b: Tensor) -> Tensor:
-        return b.softmax(2)
+    def couple(self, b: Tensor, competition: Competition | None = None) -> Tensor:
+        return b.softmax(2) if competition is None else torch.exp(b - competition(b))
 
     def squash(self, s: Tensor) -> Tensor:
         return squash(s)
@@ -50,7 +50,7 @@ class Procedure1(Routing):
     def forward(self, votes: Tensor, activations=None, trace: bool = False, competition=None) -> RoutingOutput:
         b, v, recorder = self.start(votes), votes[:, 0], Recorder(trace)
         for number in range(self.passes()):
-            c = self.couple(b)
+            c = self.couple(b, competition)
             v = self.squash(torch.einsum("bij,bijd->bjd", c, votes))
             agreement = self.agree(votes, v)
             if self.shown(number):
@@ -64,7 +64,7 @@ def squashed_sum(routing: Routing, votes: Tensor, couplings: Tensor) -> Tensor:
 
 
 class SoftmaxOverChildren(Procedure1):
-    def couple(self, b: Tensor) -> Tensor:
+    def couple(self, b: Tensor, competition: Competition | None = None) -> Tensor:
         return b.softmax(1)
 
 
@@ -76,6 +76,11 @@ def squash_over_capsules(s: Tensor) -> Tensor:
 class SquashOverCapsules(Procedure1):
     def squash(self, s: Tensor) -> Tensor:
         return squash_over_capsules(s)
+
+
+class CompetesWithNobodyElse(Procedure1):
+    def couple(self, b: Tensor, competition: Competition | None = None) -> Tensor:
+        return b.softmax(2)
 
 
 class LogitsAveragedOverBatch(Procedure1):
@@ -116,7 +121,7 @@ class AlwaysThree(Procedure1):
 
 class AlwaysThreeButShowsWhatWasAskedFor(AlwaysThree):
     def forward(self, votes: Tensor, activations=None, trace: bool = False, competition=None) -> RoutingOutput:
-        output = super().forward(votes, activations, trace)
+        output = super().forward(votes, activations, trace, competition)
         if output.trace is None:
             return output
         rows = torch.arange(self.iterations).clamp(max=2)
@@ -147,7 +152,7 @@ class KeepsItsLogits(Procedure1):
         return super().start(votes) + self.kept
 
     def forward(self, votes: Tensor, activations=None, trace: bool = False, competition=None) -> RoutingOutput:
-        output = super().forward(votes, activations, True)
+        output = super().forward(votes, activations, True, competition)
         assert output.trace is not None
         self.kept = output.trace.logits[-1].detach().mean(0)
         return output if trace else output._replace(trace=None)
@@ -156,8 +161,8 @@ class KeepsItsLogits(Procedure1):
 class RandomCouplings(Procedure1):
     """No mistake if it is meant and said."""
 
-    def couple(self, b: Tensor) -> Tensor:
-        return torch.randn_like(b).softmax(2)
+    def couple(self, b: Tensor, competition: Competition | None = None) -> Tensor:
+        return super().couple(torch.randn_like(b), competition)
 
 
 class RandomByDesign(RandomCouplings):

@@ -17,6 +17,7 @@ from mistakes import (
     AlwaysThree,
     AlwaysThreeButShowsWhatWasAskedFor,
     AnyTwoDigits,
+    CompetesWithNobodyElse,
     HiddenFirstPass,
     HiddenLastPass,
     KeepsItsCapsules,
@@ -114,6 +115,9 @@ class Mistake:
 MISTAKES = {
     "mistake-01-softmax-over-children": Mistake(
         check_routing, SoftmaxOverChildren, Procedure1, "couplings of one child do not sum to 1"
+    ),
+    "mistake-01-softmax-over-the-parents-of-one-position": Mistake(
+        check_routing, CompetesWithNobodyElse, Procedure1, "still sum to 1 here"
     ),
     "mistake-02-capsules-cut-from-the-wrong-axis": Mistake(
         check_small_primary,

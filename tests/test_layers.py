@@ -59,7 +59,7 @@ def test_dense_capsules_take_a_routing_made_by_hand_and_options_by_name() -> Non
 
 @pytest.mark.parametrize("trace", [False, True], ids=["fused", "plain"])
 def test_from_capsules_to_loss_and_back_matches_reference(trace: bool) -> None:
-    """Votes, routing, lengths and margin loss as one chain, by hand in both directions; a trace needs the plain twin."""
+    """Votes, routing, lengths and margin loss as one chain, by hand both ways; a trace needs the plain twin."""
     torch.manual_seed(0)
     layer = DenseCaps(*SIZES.values(), init_std=1.0).double()
     poses = torch.randn(3, 7, 3, dtype=torch.float64, requires_grad=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchcaps.functional import squash
 from torchcaps.routing import ROUTINGS, Dynamic, Routing, VoteShape, couplings
 from torchcaps.testing import ROUTING_PROPERTIES, check_iterations, check_routing
-from torchcaps.testing.routing import exports_with_any_batch
+from torchcaps.testing.routing_properties import exports_with_any_batch
 
 # The package has 1e-12 inside its square roots and the paper has not: a capsule of length 0.001 differs by 5e-10.
 EXACT = {"rtol": 0, "atol": 1e-9}

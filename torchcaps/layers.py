@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.functional import length, squash, votes
-from torchcaps.kernels import fused_routing
+from torchcaps.kernels import fused_routing, phase_conv
 from torchcaps.routing import ROUTINGS, Routing, VoteShape
 from torchcaps.types import Capsules, RoutingOutput
 
@@ -28,7 +28,11 @@ class PrimaryCaps(nn.Module):
         self.norm = BatchNorm(types * dim) if norm else nn.Identity()
 
     def forward(self, features: Float[Tensor, "b c h w"]) -> Capsules:
-        s = rearrange(self.norm(self.conv(features)), "b (n d) h w -> b (n h w) d", d=self.dim)
+        if phase_conv.supports(self.conv, features):
+            maps = phase_conv.phase_conv2d(features, self.conv.weight, self.conv.bias, self.conv.stride[0])
+        else:
+            maps = self.conv(features)
+        s = rearrange(self.norm(maps), "b (n d) h w -> b (n h w) d", d=self.dim)
         u = squash(s / self.divide if self.divide != 1 else s)
         return Capsules(u, length(u))
 

@@ -56,6 +56,8 @@ class TrainConfig:
     schedule: Schedule = "decay"
     warmup: float = 0.0
     average: float = 0.0
+    fade: float = 1.0
+    """What is left of the reconstruction's weight in the end: pictures teach early, answers count late."""
     validation: int = 2000
     pairs: int | None = None
     device: str = "auto"
@@ -202,7 +204,8 @@ def _loop(
         set_learning_rate(state.optimisers, factor)
         torch.manual_seed(generator_for(config.seed, state.step).initial_seed())
         batch = task.stream.batch(state.step, config.batch).part(rank, world)
-        losses, right = train_step(wrapped, Batch(*(field.to(device) for field in batch)), state.optimisers)
+        emphasis = 1 + (config.fade - 1) * progress
+        losses, right = train_step(wrapped, Batch(*(field.to(device) for field in batch)), state.optimisers, emphasis)
         if state.average is not None:
             _follow(state.average, state.model, min(config.average, (1 + state.step) / (10 + state.step)))
         state.step += 1
@@ -229,11 +232,14 @@ def _loop(
 
 
 def train_step(
-    model: Callable[..., Any], batch: Batch, optimisers: list[torch.optim.Optimizer]
+    model: Callable[..., Any], batch: Batch, optimisers: list[torch.optim.Optimizer], emphasis: float = 1.0
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Forward, backward, update; the parts of the loss and the share of images that were right."""
+    """Forward, backward, update; the parts of the loss and the share of images that were right.
+
+    `emphasis` is a factor on the reconstruction's weight.
+    """
     output = model(batch.images, batch.labels)
-    losses = getattr(model, "module", model).loss(output, batch)  # pyright: ignore
+    losses = getattr(model, "module", model).loss(output, batch, emphasis)  # pyright: ignore
     for optimiser in optimisers:
         optimiser.zero_grad()
     losses["total"].backward()

@@ -12,8 +12,7 @@ from torchcaps.data.multimnist import (
     box_iou,
 )
 from torchcaps.data.sets import ImageSet
-from torchcaps.testing import check_pairs
-from torchcaps.testing.evaluation import check_test_set
+from torchcaps.testing import check_pairs, check_test_set
 
 OVERLAY = {name: rule.overlay for name, rule in RULES.items()}
 

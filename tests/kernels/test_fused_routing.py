@@ -1,7 +1,6 @@
 """Routing without stored votes computes what `routing(votes(...))` computes, gradients included."""
 
 import itertools
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from torchcaps.errors import UserError
+from torchcaps.forecast import peak_bytes
 from torchcaps.functional import votes
 from torchcaps.kernels import fused_routing
 from torchcaps.layers import DenseCaps
@@ -147,18 +147,13 @@ def test_export_sees_the_plain_path() -> None:
     torch.testing.assert_close(program.module()(u), module(u))
 
 
-def peak_bytes(step: Callable[[], RoutingOutput]) -> int:
-    with torch.profiler.profile(profile_memory=True) as profile:
-        step().poses.sum().backward()
-    assert profile.profiler is not None
-    changes = [e.nbytes() for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    return max(itertools.accumulate(changes))
-
-
 def test_memory_is_flat_in_iterations_and_far_below_the_votes() -> None:
+    def step(output: RoutingOutput) -> None:
+        output.poses.sum().backward()
+
     peaks = []
     for iterations in (2, 6):
         routing, poses, weight = make((128, 800, 8, 10, 16), torch.float32, iterations=iterations)
-        peaks.append(peak_bytes(lambda: fused_routing.route(routing, poses, weight)))  # noqa: B023
+        peaks.append(peak_bytes(lambda: step(fused_routing.route(routing, poses, weight))))  # noqa: B023
     assert peaks[1] < 1.1 * peaks[0]
-    assert peak_bytes(lambda: routing(votes(poses, weight))) > 4 * peaks[1]
+    assert peak_bytes(lambda: step(routing(votes(poses, weight)))) > 4 * peaks[1]

@@ -14,6 +14,8 @@ from torchcaps.figures.style import GREEN, RED, Pixels, overlaid, rgb, tinted
 
 GROUND, INK, MUTED, BAR = (13, 15, 17), (232, 234, 236), (140, 148, 156), (74, 127, 181)
 SIDE, GAP, EDGE, TOP, BOTTOM, TEXT = 144, 10, 14, 36, 44, 15
+# Bytes; of a network that draws noise, fewer colours must do.
+LARGEST, COLOURS = 600_000, (200, 64, 24, 8)
 MILLISECONDS, FIRST, LAST, RETURN = 100, 600, 2600, 6
 
 
@@ -39,15 +41,22 @@ def learning_gif(
     fades = [frames[-1].lerp(frames[0], n / (RETURN + 1)) for n in range(1, RETURN + 1)]
     drawn += [_caption(_scene(image, pictures, names), *moments[0]) for pictures in fades]
     durations = [FIRST, *[MILLISECONDS] * (len(scenes) - 2), LAST, *[MILLISECONDS // 2] * RETURN][-len(drawn) :]
-    palette = _palette(drawn)
-    flat = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in drawn]
-    file = io.BytesIO()
-    flat[0].save(
-        file, "GIF", save_all=True, append_images=flat[1:], duration=durations, loop=0, optimize=False, disposal=1
-    )
     last = io.BytesIO()
     drawn[len(scenes) - 1].save(last, "PNG")
-    return Animation(file.getvalue(), last.getvalue())
+    gif = b""
+    for colours in COLOURS:
+        gif = _encode(drawn, durations, colours)
+        if len(gif) <= LARGEST:
+            break
+    return Animation(gif, last.getvalue())
+
+
+def _encode(pictures: Sequence[Image.Image], durations: Sequence[int], colours: int) -> bytes:
+    palette = _palette(pictures, colours)
+    flat = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+    file = io.BytesIO()
+    flat[0].save(file, "GIF", save_all=True, append_images=flat[1:], duration=list(durations), loop=0, disposal=1)
+    return file.getvalue()
 
 
 def _scene(image: Float[Tensor, "c h w"], pictures: Float[Tensor, "k c h w"], names: Sequence[str]) -> Image.Image:
@@ -76,14 +85,14 @@ def _caption(scene: Image.Image, progress: float, label: str) -> Image.Image:
     return scene
 
 
-def _palette(pictures: Sequence[Image.Image]) -> Image.Image:
+def _palette(pictures: Sequence[Image.Image], colours: int) -> Image.Image:
     """One palette for all, so that nothing flickers, from frames spread over the whole."""
     some = [pictures[round(n)] for n in np.linspace(0, len(pictures) - 1, 6)]
     width, height = some[0].size
     sheet = Image.new("RGB", (width, height * len(some)))
     for n, picture in enumerate(some):
         sheet.paste(picture, (0, n * height))
-    return sheet.quantize(200, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    return sheet.quantize(colours, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 
 
 def _bytes(pixels: Pixels) -> UInt8[np.ndarray, "h w 3"]:

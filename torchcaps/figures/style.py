@@ -125,6 +125,8 @@ class Sheet:
 
     def coloured_words(self, x: float, y: float, parts: Sequence[tuple[str, Any]], size: float = SMALL) -> None:
         """Like `words`, one line, each part in its own colour (None for the ink's)."""
-        areas: list[Artist] = [TextArea(text, textprops={"size": size} | ({"color": c} if c else {})) for text, c in parts]
+        areas: list[Artist] = [
+            TextArea(text, textprops={"size": size} | ({"color": c} if c else {})) for text, c in parts
+        ]
         line = HPacker(children=areas, pad=0, sep=0, align="baseline")
         self.axes.add_artist(AnnotationBbox(line, (x, y), frameon=False, box_alignment=(0.5, 0), pad=0))

@@ -12,7 +12,7 @@ from it, and memory does not grow with the iterations. Children are taken in blo
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from jaxtyping import Float
@@ -27,9 +27,10 @@ from torchcaps.types import RoutingOutput
 # Of a block's largest buffer, `[j b p i]`: small enough for the cache, large enough to hide the cost of calling torch.
 BLOCK_BYTES = {"cpu": 5 << 19, "cuda": 1 << 26}
 BATCH_BLOCK = 256
+CHILD_BLOCK = 256
 
 
-def supports(routing: Routing, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> bool:
+def supports(routing: Routing, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> TypeGuard[Dynamic]:
     """Whether `route` computes this routing here; else its plain twin has to."""
     return (
         type(routing) is Dynamic
@@ -56,6 +57,11 @@ class _Block(NamedTuple):
     u: Float[Tensor, "b p i"]
     W: Float[Tensor, "j d pi"]
     prior: Float[Tensor, "j i"] | None
+
+
+def _zeros_like(block: _Block) -> _Block:
+    prior = None if block.prior is None else torch.zeros_like(block.prior)
+    return _Block(torch.zeros_like(block.u), torch.zeros_like(block.W), prior)
 
 
 class _Route(torch.autograd.Function):
@@ -94,7 +100,7 @@ class _Route(torch.autograd.Function):
         grad_bias = None if bias is None else torch.zeros_like(bias)
         shared: list[_Block] = []
         for rows, blocks in _batches(u, weight, prior):
-            shared = shared or [_Block(*(x if x is None else torch.zeros_like(x) for x in block)) for block in blocks]
+            shared = shared or [_zeros_like(block) for block in blocks]
             gradients = [_Block(torch.zeros_like(b.u), g.W, g.prior) for b, g in zip(blocks, shared, strict=True)]
             V = squash(sums[:, :, rows]).cumsum(0)
             grad_v, grad_V = grad[rows].transpose(0, 1), torch.zeros_like(V[0])
@@ -126,7 +132,7 @@ def _batches(
     batch, children, dim = u.shape
     budget = BLOCK_BYTES.get(u.device.type, BLOCK_BYTES["cuda"])
     row = min(batch, BATCH_BLOCK) * dim * weight.shape[1] * u.element_size()
-    size = min(children, max(8, budget // row // 8 * 8))
+    size = min(children, CHILD_BLOCK, max(8, budget // row // 8 * 8))
     weights = [x.permute(1, 2, 3, 0).flatten(2).contiguous() for x in weight.split(size)]
     priors = [None] * len(weights) if prior is None else [x.T.contiguous() for x in prior.split(size)]
     for start in range(0, batch, BATCH_BLOCK):

@@ -12,27 +12,81 @@ image, and 1168 instead of 8100 on 28x28. Gradients are the transposed maps, so 
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.nn.functional import conv2d, pad
 
 from torchcaps.kernels import workspace
-from torchcaps.kernels.dft import Correlation, Transform, correlation
+from torchcaps.kernels.dft import Transform, correlation
+from torchcaps.kernels.remembered import remembered
+from torchcaps.kernels.tuning import mode, traced, wins
 
 # Of the pixels that are transformed at once, so that what lies between the two steps of a transform stays in cache.
 CHUNK_BYTES = 4 << 20
+# Multiplications below which the transforms cannot pay (about 10 ms of one core).
+WORTH_MEASURING = 10**9
+
+
+def supports(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
+    """Whether `phase_conv2d` computes this layer here, and is the faster twin."""
+    kernel, stride = conv.weight.shape[2:], conv.stride[0]
+    if not (
+        type(conv) is nn.Conv2d
+        and mode() != "plain"
+        and not traced()
+        and conv.stride == (stride, stride)
+        and conv.padding == (0, 0)
+        and conv.dilation == (1, 1)
+        and conv.groups == 1
+        and x.ndim == 4
+        and x.dtype == conv.weight.dtype
+        and x.dtype in (torch.float32, torch.float64)
+        and all(size >= taps for size, taps in zip(x.shape[2:], kernel, strict=True))
+        and x.device.type != "meta"
+        and not torch.is_autocast_enabled(x.device.type)
+        and not (conv._forward_hooks or conv._forward_pre_hooks or conv._backward_hooks or conv._backward_pre_hooks)
+    ):
+        return False
+    if mode() == "fast":
+        return x.numel() > 0
+    outputs = _sizes(x.shape, conv.weight.shape, stride).outputs
+    if len(x) * conv.weight.numel() * math.prod(outputs) < WORTH_MEASURING:
+        return False
+    training = torch.is_grad_enabled() and conv.weight.requires_grad
+    # Batches are told apart by powers of two, so that the last one of an epoch is not measured for itself.
+    batch = 2 ** (len(x) - 1).bit_length()
+    name = (
+        f"{'training' if training else 'inference'} conv2d {batch} x {x.shape[1]} x {x.shape[2]} x {x.shape[3]} by "
+        f"{conv.out_channels} x {kernel[0]} x {kernel[1]}, stride {stride}, {x.dtype} on {x.device.type}"
+    )
+    twins = [partial(_once, twin, x, conv.weight, stride, training) for twin in (conv2d, phase_conv2d)]
+    return wins(name, *twins)
+
+
+def _once(twin: Callable[..., Tensor], x: Tensor, weight: Tensor, stride: int, training: bool) -> None:
+    with torch.set_grad_enabled(training):
+        y = twin(x.detach().requires_grad_(training), weight.detach().requires_grad_(training), None, stride)
+        if training:
+            y.backward(torch.ones_like(y))
+        elif y.device.type == "cuda":
+            torch.cuda.synchronize()
 
 
 def phase_conv2d(
     x: Float[Tensor, "b c h w"], weight: Float[Tensor, "o c kh kw"], bias: Float[Tensor, " o"] | None, stride: int
 ) -> Float[Tensor, "b o yh yw"]:
     """What `torch.nn.functional.conv2d(x, weight, bias, stride)` returns."""
-    y: Tensor = _PhaseConv.apply(x, weight, stride)  # pyright: ignore[reportAssignmentType]
+    w_hat = None
+    if not torch.is_grad_enabled():
+        sizes = _sizes(x.shape, weight.shape, stride)
+        w_hat = remembered(weight, sizes, lambda values: _weight_factors(values, sizes))
+    y: Tensor = _PhaseConv.apply(x, weight, w_hat, stride)  # pyright: ignore[reportAssignmentType]
     return y if bias is None else y + bias[:, None, None]
 
 
@@ -55,12 +109,13 @@ def _sizes(x: torch.Size, weight: torch.Size, stride: int) -> _Sizes:
 
 class _PhaseConv(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, w_hat: Tensor | None, stride: int) -> Tensor:
+        """`w_hat` is given where nothing will be differentiated."""
         sizes = _sizes(x.shape, weight.shape, stride)
         maps = correlation(sizes.outputs, sizes.taps, x.dtype, x.device)
-        differentiated = any(ctx.needs_input_grad)
         x_hat = _to_factors(maps.inputs, x, stride, sizes.grid)
-        w_hat = _to_factors(maps.weights, weight, stride, sizes.taps) if differentiated else _cached(weight, sizes, maps)
+        differentiated = w_hat is None
+        w_hat = _weight_factors(weight, sizes) if w_hat is None else w_hat
         y_hat = workspace.take(len(x_hat), len(x), len(weight), like=x)
         torch.bmm(x_hat, w_hat.transpose(1, 2), out=y_hat)
         y = maps.outputs.transpose(y_hat.flatten(1), sizes.outputs[1])
@@ -90,13 +145,18 @@ class _PhaseConv(torch.autograd.Function):
             grad_w = _from_factors(maps.weights, hat, w_shape, sizes.stride, sizes.taps)
             workspace.give(hat)
         workspace.give(y_hat)
-        if not torch._C._autograd._get_current_graph_task_keep_graph():
+        if not torch._C._autograd._get_current_graph_task_keep_graph():  # pyright: ignore[reportAttributeAccessIssue]
             workspace.give(x_hat, w_hat)
             ctx.hats = None
-        return grad_x, grad_w, None
+        return grad_x, grad_w, None, None
 
 
-def _to_factors(transform: Transform, x: Tensor, stride: int, grid: tuple[int, int]) -> Float[Tensor, "f b c"]:
+def _weight_factors(weight: Tensor, sizes: _Sizes) -> Float[Tensor, "f o sc"]:
+    maps = correlation(sizes.outputs, sizes.taps, weight.dtype, weight.device)
+    return _to_factors(maps.weights, weight, sizes.stride, sizes.taps)
+
+
+def _to_factors(transform: Transform, x: Tensor, stride: int, grid: tuple[int, int]) -> Float[Tensor, "f b sc"]:
     factors = workspace.take(transform.factors, len(x), stride**2 * x.shape[1], like=x)
     step = _at_once(x.shape, x)
     for part, target in zip(x.split(step), factors.split(step, 1), strict=True):
@@ -105,7 +165,7 @@ def _to_factors(transform: Transform, x: Tensor, stride: int, grid: tuple[int, i
 
 
 def _from_factors(
-    transform: Transform, factors: Float[Tensor, "f b c"], shape: torch.Size, stride: int, grid: tuple[int, int]
+    transform: Transform, factors: Float[Tensor, "f b sc"], shape: torch.Size, stride: int, grid: tuple[int, int]
 ) -> Float[Tensor, "b c h w"]:
     """The gradient of `_to_factors`; pixels beyond the grid have none."""
     size = (shape[0], shape[1], grid[0] * stride, grid[1] * stride)
@@ -130,27 +190,3 @@ def _phases(x: Float[Tensor, "b c h w"], stride: int, grid: tuple[int, int]) -> 
     x = pad(x, missing) if any(missing) else x
     split = x.unflatten(3, (width, stride)).unflatten(2, (height, stride))
     return split.permute(2, 4, 0, 3, 5, 1).reshape(height, width, -1)
-
-
-class _Transformed(NamedTuple):
-    state: tuple[int, int, _Sizes]
-    sample: Tensor
-    factors: Tensor
-
-
-_transformed: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-
-
-def _cached(weight: Tensor, sizes: _Sizes, maps: Correlation) -> Float[Tensor, "f o c"]:
-    """The transformed weights, computed again only if the weights changed.
-
-    Version and address notice every change but one through `weight.data`; a sample of the values notices that.
-    """
-    state = (-1 if weight.is_inference() else weight._version, weight.data_ptr(), sizes)
-    sample = weight.detach().flatten()[:: max(1, weight.numel() // 1024)].clone()
-    known: _Transformed | None = _transformed.get(weight)
-    if known is not None and known.state == state and torch.equal(known.sample, sample):
-        return known.factors
-    factors = _to_factors(maps.weights, weight.detach(), sizes.stride, sizes.taps)
-    _transformed[weight] = _Transformed(state, sample, factors)
-    return factors

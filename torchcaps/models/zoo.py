@@ -25,7 +25,7 @@ class Entry:
 
 def _compact(**fields: Any) -> CapsNetConfig:
     return CapsNetConfig(
-        backbone="compact", channels=128, primary_types=8, decoder="conv", reconstruction_weight=0.007, **fields
+        backbone="compact", channels=128, primary_types=4, decoder="conv", reconstruction_weight=0.007, **fields
     )
 
 

@@ -15,7 +15,8 @@ from torchcaps.testing.evaluation import check_evaluation, check_pair_metric, ch
 from torchcaps.testing.layers import check_layer, check_primary_caps, check_squash
 from torchcaps.testing.losses import check_losses, check_margin_loss, check_reconstruction_loss
 from torchcaps.testing.model import check_model
-from torchcaps.testing.routing import ROUTING_PROPERTIES, RoutingCase, check_iterations, check_routing
+from torchcaps.testing.routing import ROUTING_PROPERTIES, check_iterations, check_routing
+from torchcaps.testing.routing_case import RoutingCase
 
 __all__ = [
     "ROUTING_PROPERTIES",

@@ -12,9 +12,7 @@ Answer = TypeVar("Answer")
 class Batcher(Generic[Item, Answer]):
     """Calls `function` with as many waiting items as there are, up to `largest`; an idle model starts at once."""
 
-    def __init__(
-        self, function: Callable[[list[Item]], list[Answer]], executor: Executor, largest: int = 32
-    ) -> None:
+    def __init__(self, function: Callable[[list[Item]], list[Answer]], executor: Executor, largest: int = 32) -> None:
         self.function, self.executor, self.largest = function, executor, largest
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._worker: asyncio.Task[None] | None = None

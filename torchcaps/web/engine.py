@@ -58,8 +58,9 @@ class Engine:
 
     def __init__(self, model: nn.Module, name: str, data: str) -> None:
         self.model, self.name, self.data = model.eval(), name, data
-        self.image: tuple[int, int, int] = model.config.image
-        self.digits: int = model.config.digits
+        config: Any = model.config
+        self.image: tuple[int, int, int] = config.image
+        self.digits: int = config.digits
         self.labels = list(named.find(data).classes)
         self.baseline_name = self._find_baseline()
         self.baseline = create_model(self.baseline_name, pretrained=True).eval() if self.baseline_name else None

@@ -70,8 +70,17 @@ class Guard:
         if scope["type"] != "http":
             return
         is_api = scope["path"].startswith("/api/")
+        is_gone = False
+
+        async def receive_guarded() -> Message:
+            nonlocal is_gone
+            message = await receive()
+            is_gone = is_gone or message["type"] == "http.disconnect"
+            return message
 
         async def send_guarded(message: Message) -> None:
+            if is_gone:
+                return
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(SECURITY_HEADERS)
@@ -89,7 +98,7 @@ class Guard:
             return
         self.in_flight += is_api
         try:
-            await self.app(scope, receive, send_guarded)
+            await self.app(scope, receive_guarded, send_guarded)
         finally:
             self.in_flight -= is_api
 

@@ -1,4 +1,4 @@
-"""Pictures to compose from: real digits out of the package, or the run's own test images if they are on this machine."""
+"""Pictures to compose from: real digits out of the package, or the run's own test images if they are here."""
 
 import base64
 from typing import Any

@@ -74,7 +74,14 @@ def listen(host: str, port: int) -> socket.socket:
 def make_server(app: Starlette) -> uvicorn.Server:
     # proxy_headers would let anybody choose the address that the rate limit counts.
     config = uvicorn.Config(
-        app, log_level="error", lifespan="off", ws="none", proxy_headers=False, server_header=False, access_log=False
+        app,
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
     )
     return uvicorn.Server(config)
 

@@ -85,10 +85,8 @@ export class See extends EventTarget {
   #mark() {
     if (!this.answer) return;
     this.rows.forEach(({ button }, index) => {
-      const label = this.state.about.classes[index];
       button.dataset.tone = this.slots.includes(index) ? this.toneOf(index) : "";
       button.setAttribute("aria-pressed", String(index === this.chosen));
-      button.setAttribute("aria-label", `${label}: ${format(this.answer.lengths[index])}`);
     });
   }
 

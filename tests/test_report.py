@@ -1,0 +1,161 @@
+"""The report: everything that fits a run in one file, and nothing from anywhere else."""
+
+import json
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from torchcaps.errors import UserError
+from torchcaps.figures.style import THEMES
+from torchcaps.report import write_report
+from torchcaps.report.page import page, wilson
+from torchcaps.train import defaults_for, train
+
+TINY = {"channels": 16, "primary_types": 2, "decoder": (16,)}
+# A few steps more than it takes to log twice.
+SHORT = {"epochs": 0.1, "batch": 8, "validation": 100}
+
+
+def make_run(out: Path, model: str, data: str, **overrides: Any) -> Path:
+    train(defaults_for(model, data=data, **SHORT), out, overrides)
+    return out
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "pairs"
+    write_report(make_run(out, "capsnet-multimnist-small", "multimnist-mini", **TINY))
+    return out
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "digits"
+    write_report(make_run(out, "capsnet-mnist-small", "mnist-mini", **TINY))
+    return out
+
+
+def drawn(run: Path) -> set[str]:
+    return {path.name for path in (run / "figures").iterdir()}
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and every word."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_a_run_of_pairs_gets_every_picture(pairs: Path) -> None:
+    names = {"breakdown", "capsule-lengths", "class-rates", "example-pairs", "perturbations", "segmentation"}
+    names |= {"separation", "training-curves"}
+    assert drawn(pairs) == {f"{name}.png" for name in names} | {"learning.gif"}
+    for path in (pairs / "figures").iterdir():
+        Image.open(path).verify()
+        assert path.stat().st_size < (600_000 if path.suffix == ".gif" else 300_000)
+
+
+def test_a_run_of_single_digits_gets_its_own(digits: Path) -> None:
+    names = {"capsule-lengths", "class-rates", "confusion", "perturbations", "reconstructions", "training-curves"}
+    assert drawn(digits) == {f"{name}.png" for name in names | {"worst-mistakes"}} | {"learning.gif"}
+
+
+def test_without_a_decoder_only_what_applies(tmp_path: Path) -> None:
+    capsules = make_run(tmp_path / "capsules", "capsnet-mnist-small", "mnist-mini", **{**TINY, "decoder": None})
+    cnn = make_run(tmp_path / "cnn", "cnn-mnist", "mnist-mini", design="compact")
+    expected = {"capsule-lengths", "class-rates", "confusion", "training-curves", "worst-mistakes"}
+    for run in (capsules, cnn):
+        text = write_report(run).read_text()
+        assert drawn(run) == {f"{name}.png" for name in expected}
+        assert ("class capsule" in text) == (run == capsules)
+
+
+def test_the_page_is_one_file_that_asks_for_no_other(pairs: Path) -> None:
+    text = (pairs / "report.html").read_text()
+    page = Tags(text)
+    assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.tags}
+    addresses = [value for _, attributes in page.tags for name, value in attributes.items() if name in ("src", "href")]
+    assert len(addresses) == 2 * len(drawn(pairs))
+    assert all(address and address.startswith("data:image/") for address in addresses)
+    assert "url(" not in text
+    assert all(attributes["alt"] for tag, attributes in page.tags if tag == "img")
+
+
+def test_the_page_says_what_the_run_found(pairs: Path) -> None:
+    result = json.loads((pairs / "result.json").read_text())
+    words = Tags((pairs / "report.html").read_text()).words
+    headline, rest = words.split("of 10,000 test images with both digits right", 1)
+    assert f"{100 * result['accuracy']:.2f}" in headline
+    for value in (f"{result['parameters']:,}", f"{result['reconstruction_mse']:.4f}", result["weights_sha256"]):
+        assert value in rest
+    for title in ("Configuration", "Manifest"):
+        assert title in rest
+
+
+def test_figures_and_page_have_the_same_ground(digits: Path) -> None:
+    text = (digits / "report.html").read_text()
+    for theme in THEMES.values():
+        assert f"--ground: {theme['figure.facecolor']}" in text
+
+
+def test_a_report_can_be_written_again(digits: Path) -> None:
+    before = (digits / "report.html").read_bytes()
+    assert write_report(digits).read_bytes() == before
+
+
+def test_whatever_a_run_says_is_text(digits: Path, tmp_path: Path) -> None:
+    run = tmp_path / "hostile"
+    shutil.copytree(digits, run)
+    hostile = "</code></pre><script>alert(1)</script><img src=https://example.org/x.png onerror=alert(1)>&amp;"
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, "command": f"torchcaps {hostile}", hostile: hostile}))
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps({**result, "model": hostile}))
+    page = Tags(write_report(run).read_text())
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert not any("example.org" in (attributes.get("src") or "") for _, attributes in page.tags)
+    assert f"torchcaps {hostile}" in page.words
+
+
+def test_the_published_reproduction_stands_beside_the_run() -> None:
+    result = {"model": "capsnet-multimnist-small", "data": "multimnist-iou80", "accuracy": 0.9, "images": 10_000}
+    result |= {"at_least_one": 0.99, "per_digit": 0.95, "reconstruction_mse": 0.02, "seconds": 394.6, "steps": 9}
+    result |= {"parameters": 1_500_000, "images_seen": 1, "seed": 0}
+    words = Tags(page(result, {}, [], {})).words
+    for value in ("48.60\u202f%", "0.0360", "395\u202fs", "90.00\u202f%", "0.0200"):
+        assert value in words
+    assert "48.60" not in Tags(page({**result, "data": "multimnist"}, {}, [], {})).words
+
+
+def test_wilson_interval() -> None:
+    # Newcombe 1998, Statistics in Medicine 17, table I: 81 of 263.
+    assert wilson(81 / 263, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert wilson(1.0, 10_000)[1] == pytest.approx(1.0)
+
+
+def test_a_run_that_is_not_finished_or_damaged_is_refused(digits: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a run folder"):
+        write_report(tmp_path / "nothing")
+    run = tmp_path / "damaged"
+    shutil.copytree(digits, run)
+    (run / "report.html").unlink()
+    (run / "frames.safetensors").write_bytes(b"\x08")
+    with pytest.raises(UserError, match=r"frames\.safetensors"):
+        write_report(run)
+    (run / "result.json").unlink()
+    with pytest.raises(UserError, match="not finished"):
+        write_report(run)
+    assert not (run / "report.html").exists()

@@ -1,0 +1,25 @@
+"""axe-core finds nothing serious, in light and in dark, on a desk and on a phone."""
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe(browser, address, axe_source, scheme, width):
+    context = browser.new_context(bypass_csp=True, color_scheme=scheme, viewport={"width": width, "height": 900})
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_selector("html[data-ready]")
+    page.wait_for_selector("#tree .edge", state="attached")
+    page.evaluate(axe_source)
+    results = page.evaluate("() => axe.run()")
+    context.close()
+    serious = [
+        f"{violation['id']} ({violation['impact']}): {violation['nodes'][0]['html'][:200]}"
+        for violation in results["violations"]
+        if violation["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+    assert len(results["passes"]) > 10
