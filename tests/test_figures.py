@@ -18,7 +18,7 @@ from torchcaps.data.named import DIGITS, FASHION
 from torchcaps.figures.style import DPI, THEMES, WIDTH, overlaid, rgb
 from torchcaps.probes import TWEAKS, Redrawn
 
-LARGEST_PNG, LARGEST_GIF = 300_000, 600_000
+LARGEST_PNG, LARGEST_GIF = 350_000, 600_000
 
 
 def noise(*shape: int) -> torch.Tensor:

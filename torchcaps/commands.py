@@ -1,6 +1,7 @@
 """What each command does."""
 
 import json
+import os
 import sys
 from argparse import Namespace
 from dataclasses import fields
@@ -68,7 +69,8 @@ def train(args: Namespace) -> None:
     else:
         config, overrides = _new_training(args)
         out = Path(args.out or f"runs/{config.model}-seed{config.seed}")
-        if (out / "config.json").exists():
+        # Of several processes only the first looks: it may have begun to write before the others are here.
+        if os.environ.get("RANK", "0") == "0" and (out / "config.json").exists():
             raise UserError(f"{out} already holds a run: go on with --resume, or choose another --out")
     result = run_training(config, out, overrides, args.tensorboard)
     if not result:

@@ -56,8 +56,6 @@ class TrainConfig:
     schedule: Schedule = "decay"
     warmup: float = 0.0
     average: float = 0.0
-    fade: float = 1.0
-    """What is left of the reconstruction's weight in the end: pictures teach early, answers count late."""
     validation: int = 2000
     pairs: int | None = None
     device: str = "auto"
@@ -164,6 +162,8 @@ def train(
         write_json(out / "manifest.json", manifest(resolved, sources.hashes(named.find(config.data).files)))
     with Reporter(config, out if tensorboard else None) if rank == 0 else nullcontext() as reporter:
         _loop(config, task, state, checkpoint if rank == 0 else None, reporter, rank, world)
+    if world > 1:
+        dist.destroy_process_group()
     return _finish(config, out, state) if rank == 0 else {}
 
 
@@ -204,8 +204,7 @@ def _loop(
         set_learning_rate(state.optimisers, factor)
         torch.manual_seed(generator_for(config.seed, state.step).initial_seed())
         batch = task.stream.batch(state.step, config.batch).part(rank, world)
-        emphasis = 1 + (config.fade - 1) * progress
-        losses, right = train_step(wrapped, Batch(*(field.to(device) for field in batch)), state.optimisers, emphasis)
+        losses, right = train_step(wrapped, Batch(*(field.to(device) for field in batch)), state.optimisers)
         if state.average is not None:
             _follow(state.average, state.model, min(config.average, (1 + state.step) / (10 + state.step)))
         state.step += 1
@@ -232,14 +231,11 @@ def _loop(
 
 
 def train_step(
-    model: Callable[..., Any], batch: Batch, optimisers: list[torch.optim.Optimizer], emphasis: float = 1.0
+    model: Callable[..., Any], batch: Batch, optimisers: list[torch.optim.Optimizer]
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Forward, backward, update; the parts of the loss and the share of images that were right.
-
-    `emphasis` is a factor on the reconstruction's weight.
-    """
+    """Forward, backward, update; the parts of the loss and the share of images that were right."""
     output = model(batch.images, batch.labels)
-    losses = getattr(model, "module", model).loss(output, batch, emphasis)  # pyright: ignore
+    losses = getattr(model, "module", model).loss(output, batch)  # pyright: ignore
     for optimiser in optimisers:
         optimiser.zero_grad()
     losses["total"].backward()

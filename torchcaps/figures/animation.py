@@ -34,13 +34,13 @@ def learning_gif(
 ) -> Animation:
     """The input beside what the capsules redraw of it, frame by frame; `moments` are progress (0 to 1) and its label.
 
-    The last frame stays for a while and then fades into the first.
+    The last frame stays for a while and then fades into the first; there must be two at least.
     """
     scenes = [_scene(image, pictures, names) for pictures in frames]
     drawn = [_caption(scene, *moment) for scene, moment in zip(scenes, moments, strict=True)]
     fades = [frames[-1].lerp(frames[0], n / (RETURN + 1)) for n in range(1, RETURN + 1)]
     drawn += [_caption(_scene(image, pictures, names), *moments[0]) for pictures in fades]
-    durations = [FIRST, *[MILLISECONDS] * (len(scenes) - 2), LAST, *[MILLISECONDS // 2] * RETURN][-len(drawn) :]
+    durations = [FIRST, *[MILLISECONDS] * (len(scenes) - 2), LAST, *[MILLISECONDS // 2] * RETURN]
     last = io.BytesIO()
     drawn[len(scenes) - 1].save(last, "PNG")
     gif = b""

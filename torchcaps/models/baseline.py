@@ -85,8 +85,7 @@ class CNN(nn.Module):
         logits = self.layers(images)
         return ModelOutput(logits.softmax(1) if self.config.digits == 1 else logits.sigmoid(), logits=logits)
 
-    def loss(self, output: ModelOutput, batch: Batch, emphasis: float = 1.0) -> dict[str, Tensor]:
-        """Cross entropy; there is no reconstruction to emphasise."""
+    def loss(self, output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
         assert output.logits is not None
         if self.config.digits == 1:
             return {"total": cross_entropy(output.logits, batch.labels[:, 0])}

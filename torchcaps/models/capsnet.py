@@ -98,15 +98,15 @@ class CapsNet(nn.Module):
         pictures = self.decoder(mask(capsules, chosen if chosen.ndim == 2 else chosen[:, None]))
         return pictures if several else pictures[:, 0]
 
-    def loss(self, output: ModelOutput, batch: Batch, emphasis: float = 1.0) -> dict[str, Tensor]:
-        """The parts of the loss, `total` among them; `emphasis` is a factor on the reconstruction's weight."""
+    def loss(self, output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
+        """The parts of the loss, `total` among them."""
         recipe = RECIPES[self.config.recipe]
         margin = margin_loss(output.lengths, present(batch.labels, self.config.classes))
         if output.reconstruction is None:
             return {"total": recipe.margin * margin, "margin": margin}
         pixels = reconstruction_loss(output.reconstruction, batch.targets)
         weight = self.config.reconstruction_weight
-        weight = emphasis * (recipe.reconstruction if weight is None else weight)
+        weight = recipe.reconstruction if weight is None else weight
         return {"total": recipe.margin * margin + weight * pixels, "margin": margin, "reconstruction": pixels}
 
     def _init_like_the_released_code(self) -> None:
