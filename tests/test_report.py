@@ -139,7 +139,7 @@ def test_whatever_a_run_says_is_text() -> None:
     found = Tags(page(result, manifest, [picture], {hostile: hostile}))
     plain = Tags(page(RESULT, {**manifest, "command": "a b"}, [Picture("", "", {"light": b""})], {"": ""}))
     assert [tag for tag, _ in found.tags] == [tag for tag, _ in plain.tags]
-    assert found.words.count(hostile) == 7
+    assert found.words.count(hostile) == 8
     assert all(not attributes.get("src", "").startswith("https:") for _, attributes in found.tags)  # pyright: ignore
 
 

@@ -5,10 +5,15 @@
     output = model(images)            # lengths, capsules, reconstruction, trace
 """
 
+import os
 from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+
+# Large buffers come and go in every step; huge pages spare the kernel most of the work of handing them out (read by
+# torch when it is first imported).
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 # Resolved on first use, so that `torchcaps --help` does not wait for torch.
 _HOMES = {

@@ -1,5 +1,7 @@
 """Images in memory: read in order for testing, as a pure function of seed and step for training."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Generator, Tensor
@@ -52,10 +54,11 @@ def test_a_stream_shows_every_image_once_an_epoch_in_a_new_order() -> None:
     assert epochs[0] != epochs[1] != epochs[2] != list(range(50))
 
 
-def test_a_batch_depends_on_seed_and_step_alone() -> None:
-    def augment(images: Tensor, generator: Generator) -> Tensor:
-        return images.float() / 255 * torch.rand(len(images), 1, 1, 1, generator=generator)
+def augment(images: Tensor, generator: Generator) -> Tensor:
+    return images.float() / 255 * torch.rand(len(images), 1, 1, 1, generator=generator)
 
+
+def test_a_batch_depends_on_seed_and_step_alone() -> None:
     first, second = (ImageStream(numbered(), 3, augment) for _ in range(2))
     second.batch(0, 10)
     torch.rand(5)
@@ -63,6 +66,13 @@ def test_a_batch_depends_on_seed_and_step_alone() -> None:
         assert torch.equal(one, other)
     assert not torch.equal(first.batch(7, 10).images, first.batch(8, 10).images)
     assert not torch.equal(first.batch(7, 10).images, ImageStream(numbered(), 4, augment).batch(7, 10).images)
+
+
+def test_each_step_augments_anew() -> None:
+    alike = replace(numbered(), images=torch.full((50, 1, 4, 4), 255, dtype=torch.uint8))
+    stream = ImageStream(alike, 0, augment)
+    shades = {stream.batch(step, 10).images[0, 0, 0, 0].item() for step in range(12)}
+    assert len(shades) == 12
 
 
 def test_labels_follow_their_images() -> None:
