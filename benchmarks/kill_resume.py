@@ -1,6 +1,6 @@
 """Kill a training with SIGKILL at random moments, go on each time, and compare the final bytes with an undisturbed run.
 
-    python benchmarks/kill_resume.py --kills 20        # writes results/kill-resume.json
+python benchmarks/kill_resume.py --kills 20        # writes results/kill-resume.json
 """
 
 import argparse

@@ -22,7 +22,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--note", default="", help="a sentence to keep with the result")
     arguments, train = parser.parse_known_args()
-    trials = [_trial(arguments.runs / f"{arguments.result.stem}-seed{seed}", seed, train) for seed in range(arguments.seeds)]
+    trials = [
+        _trial(arguments.runs / f"{arguments.result.stem}-seed{seed}", seed, train) for seed in range(arguments.seeds)
+    ]
     manifest = json.loads((arguments.runs / f"{arguments.result.stem}-seed0" / "manifest.json").read_text())
     scores = [name for name, value in trials[0].items() if isinstance(value, float) and name != "seconds"]
     summary = {

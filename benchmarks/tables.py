@@ -1,6 +1,6 @@
 """Write the tables in README.md from the files in results/.
 
-    python benchmarks/tables.py            # --check only says whether they are up to date
+python benchmarks/tables.py            # --check only says whether they are up to date
 """
 
 import json
@@ -43,9 +43,7 @@ def table() -> str:
         _row("multimnist-shipped", "MultiMNIST as in the paper, the weights in the package, both digits right",
              "94.8 % (paper, 11.4 M), 91.9 % (its CNN)"),
     ]  # fmt: skip
-    head = (
-        "| on 2 CPU cores | measured | seeds | parameters | training | published | |\n|---|---|---|---|---|---|---|"
-    )
+    head = "| on 2 CPU cores | measured | seeds | parameters | training | published | |\n|---|---|---|---|---|---|---|"
     return "\n".join([head, *(row for row in rows if row)])
 
 

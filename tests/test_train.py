@@ -81,7 +81,8 @@ def test_a_checkpoint_cut_short_leaves_the_one_before(tmp_path: Path) -> None:
 def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:
     config = defaults_for("capsnet-mnist-small", **{**SMALL, "epochs": 0.1})
     hashes = [
-        train(replace(config, seed=seed), tmp_path / str(index))["weights_sha256"] for index, seed in enumerate([0, 0, 1])
+        train(replace(config, seed=seed), tmp_path / str(index))["weights_sha256"]
+        for index, seed in enumerate([0, 0, 1])
     ]
     assert hashes[0] == hashes[1] != hashes[2]
 

@@ -1,8 +1,8 @@
 """torchcaps: capsule networks for PyTorch.
 
-    import torchcaps
-    model = torchcaps.create_model("capsnet-mnist-small", pretrained=True)
-    output = model(images)            # lengths, capsules, reconstruction, trace
+import torchcaps
+model = torchcaps.create_model("capsnet-mnist-small", pretrained=True)
+output = model(images)            # lengths, capsules, reconstruction, trace
 """
 
 import os

@@ -39,8 +39,6 @@ def margin_loss(
     return (missed + absent_weight * invented).sum(1).mean()
 
 
-def reconstruction_loss(
-    reconstruction: Float[Tensor, "b *n"], targets: Float[Tensor, "b *n"]
-) -> Float[Tensor, ""]:
+def reconstruction_loss(reconstruction: Float[Tensor, "b *n"], targets: Float[Tensor, "b *n"]) -> Float[Tensor, ""]:
     """Sum of squared differences over the pixels (of every digit, where an image has several)."""
     return (reconstruction - targets).square().flatten(1).sum(1).mean()

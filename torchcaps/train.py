@@ -23,6 +23,7 @@ from torchcaps.data import sources
 from torchcaps.data.sets import Batch, ScoredSet, Stream, generator_for
 from torchcaps.errors import UserError
 from torchcaps.evaluate import evaluate, exact_match
+from torchcaps.kernels import tuning
 from torchcaps.models.zoo import count_parameters, create_model, find
 from torchcaps.optim import (
     OptimiserName,
@@ -86,13 +87,15 @@ class State:
             tensors |= {f"average.{name}": value for name, value in self.average.state_dict().items()}
         if self.frames:
             tensors["frames"] = torch.stack(self.frames)
-        checkpoint.save(tensors, {"step": self.step, "seconds": self.seconds, "rows": self.rows})
+        position = {"step": self.step, "seconds": self.seconds, "rows": self.rows}
+        checkpoint.save(tensors, {**position, "kernels": tuning.choices()})
 
     def load(self, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
         def part(prefix: str) -> dict[str, Tensor]:
             return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
         self.step, self.seconds, self.rows = saved["step"], saved["seconds"], saved["rows"]
+        tuning.use(saved["kernels"])
         self.model.load_state_dict(part("model."))
         load_optimiser_tensors(self.optimisers, part("optimiser."))
         if self.average is not None:

@@ -1,8 +1,8 @@
 """What flows between capsule layers, and the letters that name its axes.
 
-    b  batch                 i  child capsule        r  routing iteration
-    c  image channel         j  parent capsule       k  things shown in one image (1; 2 for MultiMNIST)
-    h  height, w  width      d  pose dimension of a parent, p of a child
+b  batch                 i  child capsule        r  routing iteration
+c  image channel         j  parent capsule       k  things shown in one image (1; 2 for MultiMNIST)
+h  height, w  width      d  pose dimension of a parent, p of a child
 """
 
 from typing import NamedTuple

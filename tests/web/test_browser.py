@@ -14,7 +14,7 @@ from torchcaps.web.engine import Engine
 
 pytestmark = pytest.mark.browser
 
-PATIENCE = 20_000
+PATIENCE = 30_000
 expect.set_options(timeout=PATIENCE)
 PIXELS = "() => Array.from(document.querySelector('%s').getContext('2d').getImageData(0, 0, 36, 36).data)"
 LENGTHS = "() => [...document.querySelectorAll('.bar .value')].map((value) => value.textContent)"
@@ -62,7 +62,7 @@ def test_draw(page):
     assert red[18 * 36 + 18] == 255
     assert red[18 * 36 + 2] == 0
     changed(page, LENGTHS, lengths)
-    page.get_by_text("Erase", exact=True).click()
+    page.get_by_role("radio", name="Erase").check(force=True)
     page.mouse.click(x, y + box["height"] / 2)
     assert page.evaluate(PIXELS % "#canvas")[0::4][18 * 36 + 18] == 0
 
