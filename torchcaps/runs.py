@@ -123,7 +123,10 @@ def load_run(path: str | Path) -> tuple[CapsNet | CNN, dict[str, Any]]:
         raise UserError(f"{run} is not finished: go on with 'torchcaps train --resume --out {run}'")
     model = model_from_config(config["model"])
     weights = read_tensors(run / "model.safetensors", read_json(run / "result.json")["weights_sha256"])
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError:
+        raise UserError(f"{run} was trained with another version of this network: train it again") from None
     return model.eval(), config
 
 

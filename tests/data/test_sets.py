@@ -90,5 +90,5 @@ def test_the_shares_of_all_processes_are_the_batch(world: int) -> None:
 
 
 def test_generators_of_different_places_differ() -> None:
-    places = [(0,), (1,), (0, 1), (1, 1), (0, 1, 1)]
+    places = [(0,), (1,), (0, 0), (1, 0), (0, 0, 0), (0, 1), (1, 1), (0, 1, 1)]
     assert len({torch.rand((), generator=generator_for(*place)).item() for place in places}) == len(places)

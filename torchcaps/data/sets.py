@@ -52,7 +52,7 @@ class Stream(Protocol):
 
 def generator_for(seed: int, *position: int) -> Generator:
     """A random generator that belongs to one place of one run."""
-    mixed = np.random.SeedSequence((seed, *position)).generate_state(1, np.uint64)[0]
+    mixed = np.random.SeedSequence(seed, spawn_key=position).generate_state(1, np.uint64)[0]
     return Generator().manual_seed(int(mixed >> np.uint64(1)))
 
 

@@ -65,8 +65,6 @@ class Dynamic(Routing):
             is_last = r == self.iterations - 1
             u = u_hat if is_last or self.gradient == "full" else u_hat.detach()
             c = couplings(b, self.leaky, competition)
-            if self.gradient == "last" and self.log_priors is None:
-                c = c.detach()
             s = torch.einsum("bij,bijd->bjd", c, u)
             v = squash(s if self.bias is None else s + self.bias)
             if not is_last or recorder:
