@@ -4,12 +4,15 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 RESULTS = Path(__file__).parents[1] / "results" / "serve"
+START_SECONDS = 60
 
 
 class Process(NamedTuple):
@@ -26,14 +29,24 @@ class Process(NamedTuple):
 
 @contextmanager
 def serving(run: str) -> Iterator[Process]:
+    """What the server says goes to a file: a pipe that nobody reads would fill up and stop it."""
     command = [sys.executable, "-m", "torchcaps", "serve", run, "--port", "0", "--no-open"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stderr=log) as process:
         try:
-            assert process.stderr is not None
-            line = process.stderr.readline()
-            found = re.search(r":(\d+)/", line)
-            if found is None:
-                raise SystemExit(f"the server did not start: {line.strip()}")
-            yield Process(int(found[1]), process.pid)
+            yield Process(_port(process, log), process.pid)
         finally:
             process.terminate()
+            process.wait()
+            log.seek(0)
+            for line in log.readlines()[1:]:
+                print(line.rstrip(), file=sys.stderr)
+
+
+def _port(process: subprocess.Popen[bytes], log: TextIO) -> int:
+    until = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < until:
+        log.seek(0)
+        if found := re.search(r":(\d+)/", log.read()):
+            return int(found[1])
+        time.sleep(0.1)
+    raise SystemExit("the server did not start")

@@ -84,7 +84,7 @@ def client(address: str) -> Iterator[httpx.Client]:
         yield session
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
     chromium = shutil.which("chromium")
     if chromium is None:

@@ -5,6 +5,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
+import h11
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
@@ -79,13 +80,18 @@ class Guard:
             return message
 
         async def send_guarded(message: Message) -> None:
+            nonlocal is_gone
             if is_gone:
                 return
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(SECURITY_HEADERS)
                 headers["cache-control"] = "no-store" if is_api else "no-cache"
-            await send(message)
+            try:
+                await send(message)
+            except h11.LocalProtocolError:
+                # What follows the head was not HTTP: uvicorn has answered 400 and closed the connection by itself.
+                is_gone = True
 
         try:
             self._check_names(Headers(scope=scope))

@@ -28,11 +28,13 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 def create_app(engine: Engine, hosts: frozenset[str] = LOOPBACK, limits: Limits | None = None) -> Starlette:
     limits = limits or Limits()
-    return Starlette(
+    app = Starlette(
         routes=[*_page(), *Api(engine, limits).routes()],
         middleware=[Middleware(Guard, hosts=hosts, limits=limits)],
         exception_handlers={Refused: _refused, HTTPException: _http_error, Exception: _failed},  # pyright: ignore[reportArgumentType]
     )
+    app.router.redirect_slashes = False
+    return app
 
 
 def _page() -> list[Route]:

@@ -30,7 +30,7 @@ export const postFile = (path, file) =>
 // At most one request of a kind is under way; while it is, only the newest wish is kept.
 export class Channel {
   constructor(path, onAnswer, onProblem) {
-    Object.assign(this, { path, onAnswer, onProblem, busy: false, wish: null });
+    Object.assign(this, { path, onAnswer, onProblem, busy: false, failed: false, wish: null });
   }
 
   async ask(body, context) {
@@ -42,10 +42,12 @@ export class Channel {
     const began = performance.now();
     try {
       const answer = await post(this.path, body);
-      this.onProblem("");
+      if (this.failed) this.onProblem("");
+      this.failed = false;
       this.onAnswer(answer, context, performance.now() - began);
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
+      this.failed = true;
       this.onProblem(problem.message);
     } finally {
       this.busy = false;
