@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load, save
 
+from torchcaps import data as named
 from torchcaps.errors import UserError
+from torchcaps.models.zoo import create_model
+from torchcaps.optim import load_optimiser_tensors, make_optimisers, optimiser_tensors
 from torchcaps.runs import Checkpoint, load_run, read_json, write_tensors
-from torchcaps.train import defaults_for, train
+from torchcaps.train import defaults_for, train, train_step
 
 SMALL = {"data": "mnist-mini", "epochs": 0.8, "batch": 32, "validation": 200, "checkpoint_seconds": 0.0}
 
@@ -53,7 +57,26 @@ def test_killed_and_resumed_ends_in_the_same_bytes(uninterrupted: Path, tmp_path
         assert process.returncode in (0, -signal.SIGKILL), errors.decode()
     assert kills > 0
     for name in ("model.safetensors", "metrics.csv"):
-        assert (out / name).read_bytes() == (uninterrupted / name).read_bytes()
+        same = (out / name).read_bytes() == (uninterrupted / name).read_bytes()
+        assert same, name
+
+
+def test_optimisers_go_on_as_if_never_saved() -> None:
+    """Also for weights laid out channels last, which files do not record."""
+    batch = next(named.images("mnist-mini", "test").batches(8))
+    networks = []
+    for resumed in (False, True):
+        torch.manual_seed(0)
+        model = create_model("capsnet-mnist-small").to(memory_format=torch.channels_last)
+        optimisers = make_optimisers(model, "muon", 1e-2)
+        train_step(model, batch, optimisers)
+        if resumed:
+            saved = load(save({k: v.contiguous() for k, v in optimiser_tensors(optimisers).items()}))
+            optimisers = make_optimisers(model, "muon", 1e-2)
+            load_optimiser_tensors(optimisers, saved)
+        train_step(model, batch, optimisers)
+        networks.append(model.state_dict())
+    assert all(torch.equal(networks[0][name], networks[1][name]) for name in networks[0])
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:

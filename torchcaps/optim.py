@@ -111,3 +111,8 @@ def load_optimiser_tensors(optimisers: list[Optimizer], tensors: dict[str, Tenso
             if int(owner) == place:
                 state.setdefault(int(index), {})[key] = value
         optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+        for parameter, values in optimiser.state.items():
+            for key, value in values.items():
+                if value.shape == parameter.shape:
+                    # Files know no memory layout, and the fused Adam takes it for granted that all are laid out alike.
+                    values[key] = torch.empty_like(parameter).copy_(value)
