@@ -13,7 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-TRAIN = "capsnet-mnist-small --data mnist-mini --batch 32 --validation 200 --checkpoint-seconds 0 --epochs 6".split()
+OPTIONS = "--data mnist-mini --batch 32 --validation 200 --checkpoint-seconds 0 --epochs 6"
+TRAIN = ["capsnet-mnist-small", *OPTIONS.split()]
 
 
 def train(out: Path) -> subprocess.Popen:

@@ -14,6 +14,7 @@ import random
 import re
 import socket
 import struct
+import sys
 import time
 import zlib
 from collections import Counter
@@ -250,6 +251,7 @@ def main() -> None:
         growth, files = process.resident_mb() - settled, process.open_files()
         alive = send(process.port, _get(process.port, "/api/model")).startswith(b"HTTP/1.1 200")
     result = {
+        "command": " ".join(["python", *sys.argv]),
         "requests": args.requests, "seed": args.seed, "kinds": dict(kinds), "statuses": dict(statuses),
         "problems": problems, "slowest_ms": round(slowest * 1000),
         "memory_growth_mb": round(growth, 1), "open_files": files, "alive": alive,

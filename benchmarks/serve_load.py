@@ -14,6 +14,7 @@ import json
 import os
 import random
 import statistics
+import sys
 import time
 from typing import Any
 
@@ -102,7 +103,7 @@ def main() -> None:
         about = describe(process.port)
         result = asyncio.run(load(process, about, args.clients, args.seconds))
     machine = {"processor": processor(), "cores": os.cpu_count(), "load_average": os.getloadavg()[0]}
-    result = {"model": about["name"], **result, "machine": machine}
+    result = {"command": " ".join(["python", *sys.argv]), "model": about["name"], **result, "machine": machine}
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "load.json").write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps({name: value for name, value in result.items() if name != "memory_mb"}, indent=2))

@@ -38,7 +38,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_help_does_not_import_torch() -> None:
-    code = "import sys\ntry:\n    from torchcaps.cli import main; main(['--help'])\nfinally:\n    print('torch' in sys.modules)"
+    code = (
+        "import sys\nfrom torchcaps.cli import main\n"
+        "try:\n    main(['--help'])\nfinally:\n    print('torch' in sys.modules)"
+    )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.splitlines()[-1] == "False"
 

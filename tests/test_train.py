@@ -24,9 +24,21 @@ from torchcaps.train import defaults_for, train, train_step
 SMALL = {"data": "mnist-mini", "epochs": 0.8, "batch": 32, "validation": 200, "checkpoint_seconds": 0.0}
 
 
+OPTIONS = "--data mnist-mini --epochs 0.8 --batch 32 --validation 200 --checkpoint-seconds 0"
+
+
 def command(out: Path, *more: str) -> list[str]:
-    options = "--data mnist-mini --epochs 0.8 --batch 32 --validation 200 --checkpoint-seconds 0".split()
-    return [sys.executable, "-m", "torchcaps", "train", "capsnet-mnist-small", *options, "--out", str(out), *more]
+    return [
+        sys.executable,
+        "-m",
+        "torchcaps",
+        "train",
+        "capsnet-mnist-small",
+        *OPTIONS.split(),
+        "--out",
+        str(out),
+        *more,
+    ]
 
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -15,7 +15,6 @@ from torchcaps import data as named
 from torchcaps.data import sources
 from torchcaps.errors import UserError
 from torchcaps.evaluate import evaluate as score
-from torchcaps.forecast import forecast
 from torchcaps.images import open_image, to_pixels
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.zoo import MODELS, configure, count_parameters, create_model, find
@@ -24,7 +23,6 @@ from torchcaps.train import TrainConfig, defaults_for
 from torchcaps.train import train as run_training
 
 NONE_OF_THESE = 0.5
-EPOCH = 60_000
 
 
 def models(args: Namespace) -> None:
@@ -74,22 +72,12 @@ def train(args: Namespace) -> None:
         # Of several processes only the first looks: it may have begun to write before the others are here.
         if os.environ.get("RANK", "0") == "0" and (out / "config.json").exists():
             raise UserError(f"{out} already holds a run: go on with --resume, or choose another --out")
-        if os.environ.get("RANK", "0") == "0":
-            _foretell(config)
     result = run_training(config, out, overrides, args.tensorboard)
     if not result:
         return
     if args.json:
         return _print_json(result)
     print(f"{_score_line(result)} after {result['seconds']:.0f} s; the run is in {out}")
-
-
-def _foretell(config: TrainConfig) -> None:
-    """Say what the training will take, and refuse what does not fit."""
-    expected = forecast(config.model, config.batch, EPOCH)
-    expected.check()
-    memory, minutes = expected.bytes / 2**30, expected.seconds_per_epoch / 60
-    print(f"{config.model}: about {memory:.1f} GB, and {minutes:.1f} min for {EPOCH:,} images", file=sys.stderr)
 
 
 def _new_training(args: Namespace) -> tuple[TrainConfig, dict[str, Any]]:

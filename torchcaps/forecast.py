@@ -36,6 +36,9 @@ class Forecast:
     seconds_per_epoch: float
     largest_batch: int
 
+    def __str__(self) -> str:
+        return f"about {self.bytes / 2**20:,.0f} MB, and {self.seconds_per_epoch / 60:.1f} min for an epoch"
+
     @property
     def fits(self) -> bool:
         return self.batch <= self.largest_batch

@@ -5,6 +5,7 @@ resumed ends in the same bytes as one that was not. A budget in seconds is the e
 """
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,6 +24,7 @@ from torchcaps.data import sources
 from torchcaps.data.sets import Batch, ScoredSet, Stream, generator_for
 from torchcaps.errors import UserError
 from torchcaps.evaluate import evaluate, exact_match
+from torchcaps.forecast import forecast
 from torchcaps.kernels import tuning
 from torchcaps.models.zoo import count_parameters, create_model, find
 from torchcaps.optim import (
@@ -160,9 +162,12 @@ def train(
     if saved:
         state.load(*saved)
     elif rank == 0:
+        expected = forecast(config.model, config.batch // world, len(task.stream))
+        expected.check()
         resolved = {"train": asdict(config), "model": model_config(model)}
         write_json(out / "config.json", resolved)
         write_json(out / "manifest.json", manifest(resolved, sources.hashes(named.find(config.data).files)))
+        print(f"{config.model}: {expected}", file=sys.stderr, flush=True)
     with Reporter(config, out if tensorboard else None) if rank == 0 else nullcontext() as reporter:
         _loop(config, task, state, checkpoint if rank == 0 else None, reporter, rank, world)
     if world > 1:
