@@ -12,7 +12,7 @@ test: $(READY)
 	$(PYTHON) -m pytest
 
 check: $(READY)
-	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright
+	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright --pythonpath $(PYTHON)
 
 # constraints.txt pins the CPU build of torch: unpinned, pip would fetch gigabytes of GPU libraries.
 $(READY): pyproject.toml constraints.txt

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from torchcaps import data as named
 from torchcaps.data import sources
@@ -17,7 +16,7 @@ from torchcaps.errors import UserError
 from torchcaps.evaluate import evaluate as score
 from torchcaps.images import open_image, to_pixels
 from torchcaps.models.pretrained import PRETRAINED
-from torchcaps.models.zoo import MODELS, configure, count_parameters, create_model, find
+from torchcaps.models.zoo import MODELS, Model, configure, count_parameters, create_model, find
 from torchcaps.runs import load_run, read_json
 from torchcaps.train import TrainConfig, defaults_for
 from torchcaps.train import train as run_training
@@ -181,7 +180,7 @@ def demo(args: Namespace) -> None:
     print("Go on:        torchcaps train capsnet-mnist-small --max-seconds 180, torchcaps --help")
 
 
-def _load(run_or_model: str) -> tuple[nn.Module, str, str]:
+def _load(run_or_model: str) -> tuple[Model, str, str]:
     """A trained model, its name and the data it was made for, from a run folder or from the package's weights."""
     if Path(run_or_model).is_dir():
         model, config = load_run(run_or_model)

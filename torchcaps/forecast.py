@@ -60,7 +60,7 @@ def forecast(model: str, batch: int, images: int, *, available_bytes: int | None
     """For an epoch of `images`. Runs a few steps on small batches, so it takes seconds; nothing of it is kept."""
     if batch < 1:
         raise UserError(f"the batch must be at least 1, not {batch}")
-    network = create_model(model).to(memory_format=torch.channels_last)
+    network = create_model(model).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     (few_bytes, few_seconds), (many_bytes, many_seconds) = (_step(network, _batch(model, size)) for size in SAMPLES)
     more = SAMPLES[1] - SAMPLES[0]
     per_image, slope = max(1.0, (many_bytes - few_bytes) / more), max(0.0, (many_seconds - few_seconds) / more)

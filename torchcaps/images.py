@@ -69,7 +69,7 @@ def _light_on_dark(picture: Image.Image) -> Image.Image:
 
 def _centre_digit(picture: Image.Image) -> Image.Image:
     picture = ImageOps.autocontrast(picture)
-    box = picture.point(lambda value: 255 if value > 64 else 0).getbbox()
+    box = Image.fromarray(np.asarray(picture) > 64).getbbox()
     if box is None:
         return picture
     ink = picture.crop(box)

@@ -71,8 +71,8 @@ def orthogonalise(matrix: Float[Tensor, "m n"], steps: int = 3) -> Float[Tensor,
 def make_optimisers(model: nn.Module, name: OptimiserName, lr: float) -> list[Optimizer]:
     """Adam for everything, or Muon for the inner convolutions (at three times the rate) and Adam for the rest."""
     parameters = list(model.parameters())
-    inner = [
-        module.weight
+    inner: list[nn.Parameter] = [
+        module.weight  # pyright: ignore[reportAssignmentType]
         for module in model.modules()
         if isinstance(module, nn.Conv2d) and module.groups == 1 and module.weight[0].numel() >= 128
     ]

@@ -23,9 +23,9 @@ from torch import Tensor
 from torchcaps import __version__
 from torchcaps.data.files import written_whole
 from torchcaps.errors import UserError
-from torchcaps.models.baseline import CNN, CNNConfig
-from torchcaps.models.capsnet import CapsNet, CapsNetConfig
-from torchcaps.models.zoo import build
+from torchcaps.models.baseline import CNNConfig
+from torchcaps.models.capsnet import CapsNetConfig
+from torchcaps.models.zoo import Model, build
 
 CONFIGS = {"capsnet": CapsNetConfig, "cnn": CNNConfig}
 Rows = list[dict[str, Any]]
@@ -100,20 +100,20 @@ class Checkpoint:
         return read_tensors(self.folder / Path(state["file"]).name, state["sha256"]), state
 
 
-def model_config(model: CapsNet | CNN) -> dict[str, Any]:
+def model_config(model: Model) -> dict[str, Any]:
     kind = next(kind for kind, type_ in CONFIGS.items() if isinstance(model.config, type_))
     return {"kind": kind, **dataclasses.asdict(model.config)}
 
 
-def model_from_config(config: dict[str, Any]) -> CapsNet | CNN:
+def model_from_config(config: dict[str, Any]) -> Model:
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in config.items()}
     try:
-        return build(CONFIGS[fields.pop("kind")](**fields))
+        return build(CONFIGS[str(fields.pop("kind"))](**fields))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"the model's configuration is not one of this version: {error}") from None
 
 
-def load_run(path: str | Path) -> tuple[CapsNet | CNN, dict[str, Any]]:
+def load_run(path: str | Path) -> tuple[Model, dict[str, Any]]:
     """The trained model of a run folder, ready to answer, and the run's configuration."""
     run = Path(path)
     if not run.is_dir():

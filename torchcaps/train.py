@@ -26,7 +26,7 @@ from torchcaps.errors import UserError
 from torchcaps.evaluate import evaluate, exact_match
 from torchcaps.forecast import forecast
 from torchcaps.kernels import tuning
-from torchcaps.models.zoo import count_parameters, create_model, find
+from torchcaps.models.zoo import Model, count_parameters, create_model, find
 from torchcaps.optim import (
     OptimiserName,
     Schedule,
@@ -152,7 +152,8 @@ def train(
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     task = load_task(config)
     torch.manual_seed(config.seed)
-    model = create_model(config.model, **(overrides or {})).to(device, memory_format=torch.channels_last)
+    model = create_model(config.model, **(overrides or {})).to(device)
+    model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     _check_fits(model, task.watched, config)
     optimisers = make_optimisers(model, config.optimiser, config.lr)
     average = deepcopy(model).requires_grad_(False) if config.average else None
@@ -175,7 +176,7 @@ def train(
     return _finish(config, out, state) if rank == 0 else {}
 
 
-def _check_fits(model: nn.Module, batch: Batch, config: TrainConfig) -> None:
+def _check_fits(model: Model, batch: Batch, config: TrainConfig) -> None:
     wanted, given = model.config.image, tuple(batch.images.shape[1:])
     if wanted != given:
         raise UserError(f"{config.model} takes images of {wanted}, {config.data} has {given}: choose the other to fit")

@@ -92,13 +92,13 @@ def _matrices(
     for f in range(n // 2 + 1):
         row = np.exp(sign * np.pi * f * np.arange(sizes[0]) / n)
         real_row = 2 * f % n == 0
-        first += [row.real] if real_row else [row.real, row.imag]
+        first += [np.real(row)] if real_row else [np.real(row), np.imag(row)]
         group: list[np.ndarray] = []
         for g in range(m // 2 + 1 if real_row else m):
             column = np.exp(sign * np.pi * g * np.arange(sizes[1]) / m)
             real = real_row and 2 * g % m == 0
             column *= (1 if real else 2) / (n * m) if weighted else 1
-            r, i = column.real, column.imag
+            r, i = np.real(column), np.imag(column)
             if not real_row:
                 r, i = np.r_[r, -i], np.r_[i, r]
             group += [r] if real else triple(r, i)

@@ -11,6 +11,7 @@ from torchcaps.models.baseline import CNN, CNNConfig
 from torchcaps.models.capsnet import CapsNet, CapsNetConfig
 
 Config = CapsNetConfig | CNNConfig
+Model = CapsNet | CNN
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def find(name: str) -> Entry:
     return MODELS[name]
 
 
-def build(config: Config) -> CapsNet | CNN:
+def build(config: Config) -> Model:
     return CapsNet(config) if isinstance(config, CapsNetConfig) else CNN(config)
 
 
@@ -99,7 +100,7 @@ def configure(name: str, **overrides: Any) -> Config:
     return dataclasses.replace(config, **overrides)
 
 
-def create_model(name: str, pretrained: bool = False, **overrides: Any) -> CapsNet | CNN:
+def create_model(name: str, pretrained: bool = False, **overrides: Any) -> Model:
     """A model by its name, as in timm: `create_model("capsnet", image=(3, 64, 64), classes=7)`."""
     if pretrained and overrides:
         raise UserError("the pretrained weights belong to the model as it is: leave the other options out")
