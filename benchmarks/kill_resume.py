@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-OPTIONS = "--data mnist-mini --batch 32 --validation 200 --checkpoint-seconds 0 --epochs 6"
+OPTIONS = "--data mnist-mini --batch 32 --validation 200 --checkpoint-seconds 0 --epochs 8"
 TRAIN = ["capsnet-mnist-small", *OPTIONS.split()]
 
 
