@@ -173,7 +173,7 @@ def train(
         _loop(config, task, state, checkpoint if rank == 0 else None, reporter, rank, world)
     if world > 1:
         dist.destroy_process_group()
-    return _finish(config, out, state) if rank == 0 else {}
+    return _finish(config, out, task, state) if rank == 0 else {}
 
 
 def _check_fits(model: Model, batch: Batch, config: TrainConfig) -> None:
@@ -298,12 +298,12 @@ def _watch(state: State, task: Task, progress: float) -> None:
         state.frames.append((pictures * 255).round().to("cpu", torch.uint8))
 
 
-def _finish(config: TrainConfig, out: Path, state: State) -> dict[str, Any]:
+def _finish(config: TrainConfig, out: Path, task: Task, state: State) -> dict[str, Any]:
     """Weights, metrics, frames, and the one look at the test set. `result.json` comes last and makes the run whole."""
     model = state.best
     write_rows(out / "metrics.csv", state.rows)
     if state.frames:
-        write_tensors(out / "frames.safetensors", {"frames": torch.stack(state.frames)})
+        write_tensors(out / "frames.safetensors", {"frames": torch.stack(state.frames), **task.watched._asdict()})
     weights_sha256 = write_tensors(out / "model.safetensors", model.state_dict())
     scores = evaluate(model, named.load_test_set(config.data))
     result = {

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torchcaps.errors import UserError
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.probes import Answers
 from torchcaps.runs import load_run, read_json
-from torchcaps.train import FRAMES, TrainConfig, load_task
+from torchcaps.train import FRAMES
 
 PAIRS, SEPARATIONS, WORST = 7, 6, 12
 RIGHT, ABSENT, WRONG = 6, 2, 2
@@ -45,7 +45,8 @@ class FinishedRun:
     result: dict[str, Any]
     manifest: dict[str, Any]
     rows: list[dict[str, str]]
-    frames: torch.Tensor | None
+    watched: dict[str, torch.Tensor] | None
+    """A few images, their labels and targets, and the frames of what was redrawn of them."""
     model: nn.Module
     data: ScoredSet
     classes: tuple[str, ...]
@@ -70,7 +71,7 @@ def read_run(run: Path) -> FinishedRun:
         read_json(run / "result.json"),
         read_json(run / "manifest.json"),
         _read_rows(run / "metrics.csv"),
-        _read_frames(run / "frames.safetensors"),
+        _read_watched(run / "frames.safetensors"),
         model,
         data,
         named.find(name).classes,
@@ -85,12 +86,12 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 
-def _read_frames(path: Path) -> torch.Tensor | None:
+def _read_watched(path: Path) -> dict[str, torch.Tensor] | None:
     if not path.exists():
         return None
     try:
-        return safetensors.torch.load_file(path)["frames"]
-    except (OSError, KeyError, SafetensorError) as error:
+        return safetensors.torch.load_file(path)
+    except (OSError, SafetensorError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 
@@ -141,18 +142,16 @@ def _reconstructions(run: FinishedRun) -> Iterator[Section]:
 
 def _animation(run: FinishedRun) -> Iterator[Section]:
     """The one of the watched validation images that is redrawn best in the end."""
-    if run.frames is None or len(run.frames) < 2:
+    if run.watched is None or len(run.watched["frames"]) < 2:
         return
-    known = {field.name for field in fields(TrainConfig)}
-    watched = load_task(TrainConfig(**{k: v for k, v in run.config["train"].items() if k in known})).watched
-    frames = run.frames.float() / 255
-    best = int((frames[-1] - watched.targets).square().flatten(1).mean(1).argmin())
-    names = [run.classes[int(k)] for k in watched.labels[best]]
+    frames = run.watched["frames"].float() / 255
+    best = int((frames[-1] - run.watched["targets"]).square().flatten(1).mean(1).argmin())
+    names = [run.classes[int(k)] for k in run.watched["labels"][best]]
     steps, seconds = run.result["steps"], run.result["seconds"]
     # As kept by the training loop: at moments that grow apart, but no more than one a step.
     parts = [min(1.0, max((t / FRAMES) ** 2, t / max(steps, 1))) for t in range(len(frames))]
     moments = [(part, f"{part * seconds:,.0f} s of training, step {round(part * steps):,}") for part in parts]
-    animation = figures.learning_gif(watched.images[best], frames[:, best], moments, names)
+    animation = figures.learning_gif(run.watched["images"][best], frames[:, best], moments, names)
     about = (
         "One validation image while the network learns: what its capsules redraw of it, from the first step to the last"
         " (of the eight images that are watched, the one redrawn best)."
