@@ -303,7 +303,9 @@ def _finish(config: TrainConfig, out: Path, task: Task, state: State) -> dict[st
     model = state.best
     write_rows(out / "metrics.csv", state.rows)
     if state.frames:
-        write_tensors(out / "frames.safetensors", {"frames": torch.stack(state.frames), **task.watched._asdict()})
+        # Of single images the targets are the images themselves; files hold no tensor twice, so each gets its own copy.
+        watched = {name: field.clone() for name, field in task.watched._asdict().items()}
+        write_tensors(out / "frames.safetensors", {"frames": torch.stack(state.frames), **watched})
     weights_sha256 = write_tensors(out / "model.safetensors", model.state_dict())
     scores = evaluate(model, named.load_test_set(config.data))
     result = {
