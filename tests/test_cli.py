@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 
 from torchcaps import data as named
@@ -130,10 +129,6 @@ def test_bad_calls_are_refused_in_one_line(capsys: pytest.CaptureFixture[str], t
         capsys, "train", "capsnet-mnist-small", "--data", "mnist-mini", "--epochs", "1", "--device", "nonsense",
         "--out", str(tmp_path / "x"),
     )  # fmt: skip
-    assert "images" in refused(
-        capsys, "train", "capsnet-mnist-small", "--data", "translated-mnist", "--epochs", "1", "--out",
-        str(tmp_path / "y"),
-    ) if named.sources._trusted(named.sources.FILES["mnist/train-images"]) else True  # fmt: skip
     assert not (tmp_path / "x").exists()
 
 
@@ -180,10 +175,3 @@ def test_unwritable_and_full_places_are_refused(capsys: pytest.CaptureFixture[st
         (full / f".config.json.{os.getpid()}").symlink_to("/dev/full")
         assert "No space" in refused(capsys, *train, str(full))
         assert not (full / "config.json").exists()
-
-
-def test_threads_do_not_change_what_is_printed(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = torch.get_num_threads()
-    run("evaluate", str(trained), "--json")
-    assert json.loads(capsys.readouterr().out)["images"] == 1000
-    assert torch.get_num_threads() == before
