@@ -163,12 +163,15 @@ def train(
     if saved:
         state.load(*saved)
     elif rank == 0:
-        expected = forecast(config.model, config.batch // world, len(task.stream))
-        expected.check()
+        # One process alone must not step a network whose batch normalisation waits for the others.
+        expected = forecast(config.model, config.batch, len(task.stream)) if world == 1 else None
+        if expected:
+            expected.check()
         resolved = {"train": asdict(config), "model": model_config(model)}
         write_json(out / "config.json", resolved)
         write_json(out / "manifest.json", manifest(resolved, sources.hashes(named.find(config.data).files)))
-        print(f"{config.model}: {expected}", file=sys.stderr, flush=True)
+        if expected:
+            print(f"{config.model}: {expected}", file=sys.stderr, flush=True)
     with Reporter(config, out if tensorboard else None) if rank == 0 else nullcontext() as reporter:
         _loop(config, task, state, checkpoint if rank == 0 else None, reporter, rank, world)
     if world > 1:
