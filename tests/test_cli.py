@@ -125,6 +125,11 @@ def test_bad_calls_are_refused_in_one_line(capsys: pytest.CaptureFixture[str], t
     assert "run folder" in refused(capsys, "evaluate", str(tmp_path / "missing"))
     assert "config.json" in refused(capsys, "evaluate", str(tmp_path))
     assert "config.json" in refused(capsys, "train", "--resume", "--out", str(tmp_path))
+    assert "self-attention" in refused(capsys, "train", "capsnet-mnist", "--routing", "magic", "--epochs", "1")
+    assert "iterations" in refused(
+        capsys, "train", "capsnet-mnist", "--routing", "uniform", "--iterations", "2", "--epochs", "1"
+    )
+    assert "no option routing" in refused(capsys, "train", "cnn-mnist", "--routing", "uniform", "--epochs", "1")
     assert "device" in refused(
         capsys, "train", "capsnet-mnist-small", "--data", "mnist-mini", "--epochs", "1", "--device", "nonsense",
         "--out", str(tmp_path / "x"),
@@ -142,6 +147,18 @@ def test_bad_images_are_refused_in_one_line(trained: Path, capsys: pytest.Captur
     text.write_text("this is not an image")
     for path, word in [(empty, "image"), (tiny, "1x1"), (cut, "image"), (text, "image"), (tmp_path / "no", "exist")]:
         assert word in refused(capsys, "predict", str(trained), str(path))
+
+
+def test_a_run_with_another_routing_is_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    call = ("train", "capsnet-mnist-small", "--data", "mnist-mini", "--epochs", "0.1", "--routing", "heinsen")
+    run(*call, "--iterations", "2", "--out", str(out), "--json")
+    result = json.loads(capsys.readouterr().out)
+    assert json.loads((out / "config.json").read_text())["model"]["routing_options"] == {"iterations": 2}
+    run("evaluate", str(out), "--json")
+    assert json.loads(capsys.readouterr().out)["accuracy"] == result["accuracy"]
+    run("train", "--resume", "--out", str(out), "--json")
+    assert json.loads(capsys.readouterr().out)["weights_sha256"] == result["weights_sha256"]
 
 
 def test_a_run_is_not_written_over(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

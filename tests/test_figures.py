@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from torchcaps import figures
+from torchcaps import figures, metrics
 from torchcaps.data.named import DIGITS, FASHION
 from torchcaps.figures.style import DPI, THEMES, WIDTH, overlaid, rgb
 from torchcaps.probes import TWEAKS, Redrawn
@@ -61,6 +61,15 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "misses": lambda: figures.class_misses(torch.full((10,), 1000), torch.arange(10) * 111, FASHION),
     "no misses": lambda: figures.class_misses(torch.full((10,), 1000), torch.zeros(10, dtype=torch.int64), DIGITS),
     "confusion": lambda: figures.confusion_matrix(torch.arange(100).view(10, 10), FASHION),
+    **{
+        f"confusion of {n}": lambda n=n: figures.confusion_matrix(
+            torch.arange(n * n).view(n, n) % 7 + 100 * torch.eye(n, dtype=torch.int64),
+            [f"class number {k}" for k in range(n)],
+        )
+        for n in (2, 12, 13, 30, 100)
+    },
+    "confusion without mistakes": lambda: figures.confusion_matrix(100 * torch.eye(20, dtype=torch.int64), ["a"] * 20),
+    "reliability": lambda: figures.reliability(metrics.reliability(noise(500, 10), torch.arange(500)[:, None] % 10)),
     "curves": lambda: figures.training_curves(ROWS),
 }
 
@@ -149,6 +158,21 @@ def test_figure_3_says_label_prediction_and_target() -> None:
         "(5, 3, 5)",
         "(5, 3, 3)",
     ]
+
+
+def test_the_confusion_matrix_is_in_percent_of_the_label() -> None:
+    often = words(figures.confusion_matrix(torch.tensor([[60, 40], [3, 997]]), ("a", "b")))
+    assert {"60", "40", "100", "·"} <= set(often)
+    rarely = words(figures.confusion_matrix(torch.tensor([[996, 4], [3, 997]]), ("a", "b")))
+    assert {"99.6", "0.4", "99.7", "0.3"} <= set(rarely)
+
+
+def test_many_classes_have_their_worst_confusions_named() -> None:
+    counts = 50 * torch.eye(100, dtype=torch.int64)
+    counts[3, 7], counts[8, 9] = 50, 10
+    (named,) = [text for text in words(figures.confusion_matrix(counts, [f"k{n}" for n in range(100)])) if "→" in text]
+    assert [line.split("  ")[0].strip() for line in named.splitlines()] == ["k3 → k7", "k8 → k9"]
+    assert "50%" in named
 
 
 def test_perturbations_come_strongest_first() -> None:

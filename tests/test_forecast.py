@@ -7,13 +7,13 @@ import torch
 
 from torchcaps.errors import UserError
 from torchcaps.forecast import _batch, forecast, memory_available, peak_bytes
-from torchcaps.models.zoo import create_model
+from torchcaps.models.zoo import create_model, find
 
 MODEL = "capsnet-mnist-small"
 
 
 def test_memory_is_near_what_a_step_takes() -> None:
-    model, batch = create_model(MODEL).to(memory_format=torch.channels_last), _batch(MODEL, 96)
+    model, batch = create_model(MODEL).to(memory_format=torch.channels_last), _batch(find(MODEL).config, 96)
 
     def step() -> None:
         model.loss(model(batch.images, batch.labels), batch)["total"].backward()

@@ -88,3 +88,9 @@ def test_batch_norm_alone_is_pytorchs() -> None:
     images = torch.randn(4, 3, 5, 5)
     assert torch.equal(ours(images), theirs(images))
     assert torch.equal(ours.running_var, theirs.running_var)
+
+
+def test_plain_poses_are_as_active_as_they_are_long() -> None:
+    layer = DenseCaps(*SIZES.values(), "em")
+    poses = torch.randn(2, 7, 3)
+    assert torch.equal(layer(poses).poses, layer(Capsules(poses, poses.norm(dim=2))).poses)

@@ -56,12 +56,6 @@ def test_the_worst_mistakes_are_the_most_confident(answers: Answers) -> None:
     assert probes.worst(answers, 1) == [2]
 
 
-def test_confusion_counts_every_image_once() -> None:
-    lengths = torch.eye(4)[[0, 1, 1, 3, 3]]
-    counts = probes.confusion(Answers(lengths, torch.tensor([[0], [1], [2], [3], [2]])))
-    assert counts.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1]]
-
-
 def test_samples_are_those_of_figure_5(answers: Answers) -> None:
     assert probes.samples(answers, right=1, absent=0, wrong=1) == [(0, (5, 1)), (1, (2, 8)), (1, (7, 8))]
     # The longest capsule of a digit that is neither label nor prediction.

@@ -12,8 +12,8 @@ from PIL import Image
 from torchcaps.errors import UserError
 from torchcaps.figures.style import THEMES
 from torchcaps.report import write_report
-from torchcaps.report.page import Picture, page, wilson
-from torchcaps.report.sections import read_run, sections
+from torchcaps.report.page import Picture, Table, page, wilson
+from torchcaps.report.sections import Section, read_run, sections
 from torchcaps.train import defaults_for, train
 
 TINY = {"channels": 16, "primary_types": 2, "decoder": (16,)}
@@ -70,17 +70,31 @@ def test_a_run_of_pairs_gets_every_picture(pairs: Path) -> None:
 
 
 def test_a_run_of_single_digits_gets_its_own(digits: Path) -> None:
-    names = {"capsule-lengths", "class-rates", "confusion", "perturbations", "reconstructions", "training-curves"}
+    names = {"capsule-lengths", "confusion", "perturbations", "reconstructions", "reliability", "training-curves"}
     assert drawn(digits) == {f"{name}.png" for name in names | {"worst-mistakes"}} | {"learning.gif"}
+
+
+def test_single_digits_are_taken_apart_class_by_class(digits: Path) -> None:
+    words = Tags((digits / "report.html").read_text()).words
+    table = words[words.index("Class by class") :].split("Precision is")[0].split()
+    rows = [table[n : n + 5] for n in range(table.index("images") + 1, len(table), 5)]
+    assert sorted(row[0] for row in rows) == list("0123456789")
+    assert sum(int(row[4]) for row in rows) == 1000
+    f1 = [float(row[3].rstrip("%")) for row in rows]
+    assert f1 == sorted(f1)
+    assert "expected calibration error" in words
+    assert "Lengths are no probabilities" in words
 
 
 def test_without_a_decoder_only_what_applies(tmp_path: Path) -> None:
     capsules = make_run(tmp_path / "capsules", "capsnet-mnist-small", "mnist-mini", **{**TINY, "decoder": None})
     cnn = make_run(tmp_path / "cnn", "cnn-mnist", "mnist-mini", design="compact")
-    expected = {"capsule-lengths", "class-rates", "confusion", "training-curves", "worst-mistakes"}
+    expected = {"capsule-lengths", "confusion", "reliability", "training-curves", "worst-mistakes"}
     for run in (capsules, cnn):
-        chosen = list(sections(read_run(run)))
+        parts = list(sections(read_run(run)))
+        chosen = [part for part in parts if isinstance(part, Section)]
         assert {section.name for section in chosen} == expected
+        assert [part.title for part in parts if isinstance(part, Table)] == ["Class by class"]
         assert ("class capsule" in chosen[0].about) == (run == capsules)
 
 
@@ -141,6 +155,14 @@ def test_whatever_a_run_says_is_text() -> None:
     assert [tag for tag, _ in found.tags] == [tag for tag, _ in plain.tags]
     assert found.words.count(hostile) == 8
     assert all(not attributes.get("src", "").startswith("https:") for _, attributes in found.tags)  # pyright: ignore
+
+
+def test_a_long_table_is_folded() -> None:
+    rows = [(f"class {n}", "1") for n in range(100)]
+    found = Tags(page(RESULT, {}, [Table("Classes", "All of them.", ("", "images"), rows)], {}))
+    assert "75 more" in found.words
+    assert found.words.count("class ") == 100
+    assert [tag for tag, _ in found.tags].count("details") == 1
 
 
 def test_the_published_reproduction_stands_beside_the_run() -> None:

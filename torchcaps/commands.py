@@ -4,24 +4,27 @@ import json
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from torchcaps import data as named
 from torchcaps.data import sources
 from torchcaps.errors import UserError
 from torchcaps.evaluate import evaluate as score
-from torchcaps.images import open_image, to_pixels
+from torchcaps.fitting import fit_to_data
+from torchcaps.images import open_image, read_pixels
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.zoo import MODELS, Model, configure, count_parameters, create_model, find
+from torchcaps.predict import FORMATS, NONE_OF_THESE, Row, batches_of, label_text
+from torchcaps.predict import predict as predict_files
 from torchcaps.runs import load_run, read_json
 from torchcaps.train import TrainConfig, defaults_for
 from torchcaps.train import train as run_training
 
-NONE_OF_THESE = 0.5
+if TYPE_CHECKING:
+    from torchcaps.neighbours import PoseIndex
 
 
 def models(args: Namespace) -> None:
@@ -50,10 +53,14 @@ def data_list(args: Namespace) -> None:
 
 
 def data_fetch(args: Namespace) -> None:
+    if args.name not in named.DATA:
+        raise UserError(f"'{args.name}' cannot be fetched; there are {', '.join(named.DATA)}")
     spec = named.find(args.name)
     files = {key: str(sources.fetch(key)) for key in sources.SETS[spec.files]}
     if args.json:
         return _print_json({"name": args.name, "files": files, "sha256": sources.hashes(spec.files)})
+    if not files:
+        return print(f"{args.name} is drawn when it is needed: there is nothing to fetch")
     print(f"{args.name} is here and verified: {Path(next(iter(files.values()))).parent}")
 
 
@@ -67,7 +74,8 @@ def train(args: Namespace) -> None:
         overrides = {name: _tuples(value) for name, value in saved["model"].items() if name != "kind"}
     else:
         config, overrides = _new_training(args)
-        out = Path(args.out or f"runs/{config.model}-seed{config.seed}")
+        own = "" if config.data in named.DATA else f"-{Path(config.data).stem}"
+        out = Path(args.out or f"runs/{config.model}{own}-seed{config.seed}")
         # Of several processes only the first looks: it may have begun to write before the others are here.
         if os.environ.get("RANK", "0") == "0" and (out / "config.json").exists():
             raise UserError(f"{out} already holds a run: go on with --resume, or choose another --out")
@@ -82,32 +90,41 @@ def train(args: Namespace) -> None:
 def _new_training(args: Namespace) -> tuple[TrainConfig, dict[str, Any]]:
     if not args.model:
         raise UserError("which model? See 'torchcaps models'")
-    find(args.model)
-    if args.data:
-        named.find(args.data)
+    entry = find(args.model)
     for name in ("epochs", "max_seconds", "batch", "lr", "pairs", "iterations"):
         value = getattr(args, name)
         if value is not None and value <= 0:
             raise UserError(f"--{name.replace('_', '-')} must be more than 0, not {value}")
     if args.epochs is None and args.max_seconds is None:
         raise UserError("how long? Give --epochs N or --max-seconds S")
+    fitted = fit_to_data(entry, args)
+    overrides = fitted.overrides
     known = {field.name for field in fields(TrainConfig)} - {"model"}
-    config = defaults_for(args.model, **{name: value for name, value in vars(args).items() if name in known})
-    overrides: dict[str, Any] = {}
+    given = {name: value for name, value in vars(args).items() if name in known and value is not None}
+    given |= {"data": fitted.data, "augment": fitted.augment}
+    config = defaults_for(args.model, **{**fitted.training, **given})
     if args.recipe:
         overrides["recipe"] = args.recipe
     if args.no_reconstruction:
         overrides["decoder"] = None
+    if args.routing:
+        overrides["routing"] = args.routing
     options = {name: getattr(args, name) for name in ("iterations", "gradient") if getattr(args, name) is not None}
     if options:
-        overrides["routing_options"] = {**getattr(find(args.model).config, "routing_options", {}), **options}
+        usual = getattr(configure(args.model, **overrides), "routing_options", {})
+        overrides["routing_options"] = {**usual, **options}
     configure(args.model, **overrides)
+    if overrides.keys() & {"backbone", "design"}:
+        print(f"{args.model}: {fitted.summary(config)}", file=sys.stderr, flush=True)
     return config, overrides
 
 
 def evaluate(args: Namespace) -> None:
     model, name, data = _load(args.run)
-    result = score(model, named.load_test_set(args.data or data, args.pairs))
+    spec = named.find(args.data if args.data in named.DATA else data)
+    if (spec.image, len(spec.classes)) != (model.config.image, model.config.classes):
+        raise UserError(f"{name} takes images of {model.config.image}, {args.data} has {spec.image}")
+    result = score(model, named.load_test_set(args.data or data, args.pairs, like=spec), classes=spec.classes)
     result |= {"model": name, "parameters": count_parameters(model)}
     if args.json:
         return _print_json(result)
@@ -117,27 +134,93 @@ def evaluate(args: Namespace) -> None:
 def predict(args: Namespace) -> None:
     model, _, data = _load(args.run)
     spec = named.find(data)
-    handwritten = spec.files in ("mnist", "mnist-mini")
-    pixels = [to_pixels(open_image(path), model.config.image, handwritten) for path in args.images]
-    rows = []
-    for path, picture in zip(args.images, pixels, strict=True):
-        with torch.no_grad():
-            lengths = model(picture[None]).lengths[0]
-        top = lengths.topk(model.config.digits)
-        found = [spec.classes[i] for value, i in zip(*(x.tolist() for x in top), strict=True) if value >= NONE_OF_THESE]
-        rows.append(
-            {
-                "image": str(path),
-                "label": found if model.config.digits > 1 else (found or [None])[0],
-                "confidence": round(top.values.min().item(), 6),
-                "lengths": {spec.classes[i]: round(value, 6) for i, value in enumerate(lengths.tolist())},
-            }
-        )
+    answers = predict_files(model, spec.classes, batches_of(args.images), _is_handwritten(spec))
+    form = "json" if args.json else args.format
+    for text in FORMATS[form](_readable(answers), spec.classes):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _readable(answers: Iterable[Row | UserError]) -> Iterator[Row]:
+    """The answers; a line for every file that cannot be read, and a failure if there is no other."""
+    good = bad = 0
+    for found in answers:
+        if isinstance(found, UserError):
+            bad += 1
+            print(f"torchcaps: {found}", file=sys.stderr, flush=True)
+        else:
+            good += 1
+            yield found
+    if bad and not good:
+        sys.exit(2)
+    if bad:
+        print(f"torchcaps: {bad:,} of {good + bad:,} files could not be read", file=sys.stderr)
+
+
+def _is_handwritten(spec: named.DataSpec) -> bool:
+    return spec.files in ("mnist", "mnist-mini")
+
+
+def explain(args: Namespace) -> None:
+    from torchcaps.explain import Explainer, to_json
+    from torchcaps.report.explanation import explanation_page, page_names
+    from torchcaps.runs import write_bytes
+
+    model, name, data = _load(args.run)
+    spec = named.find(data)
+    explainer = Explainer(model)
+    handwritten = _is_handwritten(spec)
+    images = [(str(path), open_image(path), read_pixels(path, model.config.image, handwritten)) for path in args.images]
+    notes = []
+    try:
+        explainer.index = _pose_index(args.run, model, data)
+    except UserError as error:
+        notes.append(f"Training images that look alike are not shown: {error}.")
+    found = [explainer.explain(*image) for image in images]
+    rows = [to_json(one, spec.classes) for one in found]
+    pages = [Path(args.out)] if args.out else page_names(args.images)
+    for number, path in enumerate(pages):
+        part = slice(None) if args.out else slice(number, number + 1)
+        about = f"{name} on {named.title(data)}"
+        page = explanation_page(found[part], spec.classes, about, rows[part], notes, explainer.index)
+        write_bytes(path, page.encode())
+    rows = [{**row, "page": str(pages[n % len(pages)]), "notes": notes} for n, row in enumerate(rows)]
     if args.json:
         return _print_json(rows)
     for row in rows:
-        label = " and ".join(row["label"]) if isinstance(row["label"], list) else row["label"]
-        print(f"{row['image']}: {label or 'none of these'} ({row['confidence']:.1%})")
+        print(f"{row['image']}: {label_text(row)} ({row['confidence']:.1%})")
+    for line in (*notes, *(f"The explanation is {path}" for path in pages)):
+        print(line)
+
+
+def _pose_index(run_or_model: str, model: Model, data: str) -> "PoseIndex":
+    from torchcaps.neighbours import FILE, pose_index
+
+    run = Path(run_or_model)
+    if run.is_dir():
+        held_out = read_json(run / "config.json")["train"]["validation"]
+        return pose_index(model, data, read_json(run / "result.json")["weights_sha256"], run / FILE, held_out)
+    place = sources.cache_dir() / "neighbours" / f"{run_or_model}.safetensors"
+    return pose_index(model, data, PRETRAINED[run_or_model]["sha256"], place)
+
+
+def export(args: Namespace) -> None:
+    from torchcaps.export import SUFFIXES, Record
+    from torchcaps.export import export as write_export
+
+    model, name, data = _load(args.run)
+    spec = named.find(data)
+    preparation = "digit" if _is_handwritten(spec) and model.config.image[0] == 1 else "resize"
+    record = Record(
+        name, named.title(data), model.config.image, spec.classes, model.config.digits, NONE_OF_THESE, preparation
+    )
+    folder = Path(args.run)
+    usual = folder / f"model{SUFFIXES[args.format]}" if folder.is_dir() else Path(f"{name}{SUFFIXES[args.format]}")
+    result = write_export(model, record, args.format, Path(args.out) if args.out else usual)
+    if args.json:
+        return _print_json(result)
+    worst = max(result["parity"].values())
+    print(f"{result['file']}: {result['bytes'] / 1e6:.1f} MB, lengths within {worst:.1e} of the model's")
 
 
 def figures(args: Namespace) -> None:
@@ -164,6 +247,35 @@ def bench(args: Namespace) -> None:
         return _print_json(rows)
     shown = [(row["name"], f"{row['plain_ms']:,.1f}", f"{row['ours_ms']:,.1f}", f"{row['ratio']:.2f}") for row in rows]
     _print_table(("benchmark", "plain ms", "ours ms", "ratio"), shown)
+
+
+def reproduce(args: Namespace) -> None:
+    from torchcaps.experiments import EXPERIMENTS, words
+    from torchcaps.experiments import reproduce as runner
+
+    if args.trials is not None and args.trials < 1:
+        raise UserError(f"--trials must be at least 1, not {args.trials}")
+    names = list(EXPERIMENTS) if args.name == "all" else [args.name]
+    if args.plan:
+        plans = [trial for name in names for trial in runner.plan(name, args.preset, args.trials)]
+        if args.json:
+            return _print_json(plans)
+        shown = [(p["name"], p["model"], p["data"], str(p["seed"]), f"{p['overrides']} {p['training']}") for p in plans]
+        return _print_table(("training", "model", "data", "seed", ""), shown)
+    summaries = []
+    for name in names:
+        try:
+            summary = runner.reproduce(name, args.preset, args.trials)
+        except UserError as error:
+            if args.name != "all":
+                raise
+            print(f"torchcaps: {error}", file=sys.stderr)
+            continue
+        summaries.append(summary)
+        if not args.json:
+            print("\n".join(words.lines(summary)))
+    if args.json:
+        _print_json(summaries if args.name == "all" else summaries[0])
 
 
 def demo(args: Namespace) -> None:

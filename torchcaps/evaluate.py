@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from torchcaps import metrics
 from torchcaps.data.sets import Batch, ScoredSet
 
 INK = 0.5
@@ -30,20 +31,26 @@ def segmentation_iou(pictures: Float[Tensor, "b k c h w"], batch: Batch) -> Floa
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: ScoredSet, batch_size: int = 250) -> dict[str, Any]:
+def evaluate(
+    model: nn.Module, data: ScoredSet, batch_size: int = 250, classes: tuple[str, ...] | None = None
+) -> dict[str, Any]:
     """Accuracy (for MultiMNIST both digits right) and, where the model reconstructs, how well.
 
-    Reconstructions are those of the true labels' capsules, as in the papers.
+    Reconstructions are those of the true labels' capsules, as in the papers. With the names of the classes, also how
+    each of them fares (`per_class`) and how far lengths are from probabilities (`ece`).
     """
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
     totals: dict[str, float] = {}
+    seen: list[tuple[Tensor, Tensor]] = []
     try:
         for cpu_batch in data.batches(batch_size):
             batch = Batch(*(field.to(device) for field in cpu_batch))
             output = model(batch.images, batch.labels)
             found = hits(output.lengths, batch.labels)
+            if classes is not None:
+                seen.append((output.lengths.cpu(), cpu_batch.labels))
             k = batch.labels.shape[1]
             sums: dict[str, Tensor] = {"accuracy": (found == k).sum()}
             if k > 1:
@@ -58,6 +65,12 @@ def evaluate(model: nn.Module, data: ScoredSet, batch_size: int = 250) -> dict[s
     finally:
         model.train(was_training)
     scores: dict[str, Any] = {name: total / len(data) for name, total in totals.items()}
+    if classes is not None:
+        lengths, labels = (torch.cat(column) for column in zip(*seen, strict=True))
+        scores |= {
+            "per_class": metrics.per_class(lengths, labels).rows(classes),
+            "ece": metrics.reliability(lengths, labels).ece,
+        }
     return {
         **scores,
         "metric": "all labels right" if data.digits > 1 else "label right",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from torch import nn
 from torchcaps.data.sets import Batch
 from torchcaps.errors import UserError
 from torchcaps.kernels import workspace
-from torchcaps.models.zoo import create_model, find
+from torchcaps.models.zoo import Config, build, configure
 
 SAMPLES = (16, 32)
 RESERVED = 0.1
@@ -37,7 +38,9 @@ class Forecast:
     largest_batch: int
 
     def __str__(self) -> str:
-        return f"about {self.bytes / 2**20:,.0f} MB, and {self.seconds_per_epoch / 60:.1f} min for an epoch"
+        seconds = self.seconds_per_epoch
+        epoch = f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
+        return f"about {self.bytes / 2**20:,.0f} MB, and {epoch} for an epoch"
 
     @property
     def fits(self) -> bool:
@@ -56,12 +59,23 @@ class Forecast:
         )
 
 
-def forecast(model: str, batch: int, images: int, *, available_bytes: int | None = None) -> Forecast:
-    """For an epoch of `images`. Runs a few steps on small batches, so it takes seconds; nothing of it is kept."""
+def forecast(
+    model: str,
+    batch: int,
+    images: int,
+    overrides: dict[str, Any] | None = None,
+    *,
+    available_bytes: int | None = None,
+) -> Forecast:
+    """For an epoch of `images`, of the model as it is configured by `overrides`.
+
+    Runs a few steps on small batches, so it takes seconds; nothing of it is kept.
+    """
     if batch < 1:
         raise UserError(f"the batch must be at least 1, not {batch}")
-    network = create_model(model).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    (few_bytes, few_seconds), (many_bytes, many_seconds) = (_step(network, _batch(model, size)) for size in SAMPLES)
+    config = configure(model, **(overrides or {}))
+    network = build(config).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    (few_bytes, few_seconds), (many_bytes, many_seconds) = (_step(network, _batch(config, size)) for size in SAMPLES)
     more = SAMPLES[1] - SAMPLES[0]
     per_image, slope = max(1.0, (many_bytes - few_bytes) / more), max(0.0, (many_seconds - few_seconds) / more)
     # Weights and the two moments that Adam keeps of each; their gradients are among the step's own allocations.
@@ -101,8 +115,7 @@ def _step(model: nn.Module, batch: Batch) -> tuple[int, float]:
     return used, seconds
 
 
-def _batch(name: str, size: int) -> Batch:
-    config = find(name).config
+def _batch(config: Config, size: int) -> Batch:
     images = torch.rand(size, *config.image)
     labels = torch.rand(size, config.classes).argsort(1)[:, : config.digits]
     return Batch(images, labels, images[:, None].repeat(1, config.digits, 1, 1, 1))

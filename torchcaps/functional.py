@@ -37,3 +37,22 @@ def mask(poses: Float[Tensor, "b j d"], labels: Int[Tensor, "b k"]) -> Float[Ten
     """For each label a copy of the layer in which every other capsule is zero: what the decoder sees."""
     chosen = torch.nn.functional.one_hot(labels, poses.shape[1]).to(poses.dtype)
     return (chosen.unsqueeze(-1) * poses.unsqueeze(1)).flatten(2)
+
+
+def matrix_transform(weight: Float[Tensor, "*n s s"]) -> Float[Tensor, "*n d d"]:
+    """`vote = pose · W` of matrix capsules as a transform of poses that are laid out flat, row by row: I ⊗ Wᵀ."""
+    side = weight.shape[-1]
+    rows = torch.eye(side, dtype=weight.dtype, device=weight.device)
+    return torch.einsum("ax,...bc->...acxb", rows, weight).flatten(-4, -3).flatten(-2)
+
+
+def coordinates(height: int, width: int) -> Float[Tensor, "h w 2"]:
+    """Where the positions of a map are, row and column, between 0 and 1."""
+    y, x = ((torch.arange(size) + 0.5) / size for size in (height, width))
+    return torch.stack(torch.meshgrid(y, x, indexing="ij"), 2)
+
+
+def standardise(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    """Each image with mean 0 and variance 1, an empty one with zeros."""
+    variance, mean = torch.var_mean(images, (1, 2, 3), correction=0, keepdim=True)
+    return (images - mean) * torch.rsqrt(variance + 1e-6)

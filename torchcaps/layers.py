@@ -1,14 +1,18 @@
 """Capsule layers: votes plus a routing. Each drops into anybody's `nn.Sequential`."""
 
+import math
+
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.functional import length, squash, votes
-from torchcaps.kernels import fused_routing, phase_conv
-from torchcaps.routing import ROUTINGS, Routing, VoteShape
-from torchcaps.types import Capsules, RoutingOutput
+from torchcaps.errors import UserError
+from torchcaps.functional import coordinates, length, matrix_transform, squash, votes
+from torchcaps.kernels import blocks, fused_routing, phase_conv
+from torchcaps.routing import Routing, VoteShape, make_routing, route
+from torchcaps.types import CapsuleMap, Capsules, RoutingOutput
+from torchcaps.windows import Windows
 
 
 class PrimaryCaps(nn.Module):
@@ -28,11 +32,8 @@ class PrimaryCaps(nn.Module):
         self.norm = BatchNorm(types * dim) if norm else nn.Identity()
 
     def forward(self, features: Float[Tensor, "b c h w"]) -> Capsules:
-        if phase_conv.supports(self.conv, features):
-            maps = phase_conv.phase_conv2d(features, self.conv.weight, self.conv.bias, self.conv.stride[0])
-        else:
-            maps = self.conv(features)
-        s = rearrange(self.norm(maps), "b (n d) h w -> b (n h w) d", d=self.dim)
+        maps = self.norm(phase_conv.convolve(self.conv, features))
+        s = rearrange(maps, "b (n d) h w -> b (n h w) d", d=self.dim)
         u = squash(s / self.divide if self.divide != 1 else s)
         return Capsules(u, length(u))
 
@@ -40,7 +41,8 @@ class PrimaryCaps(nn.Module):
 class DenseCaps(nn.Module):
     """Every child votes for every parent through its own matrix `W[i, j]`, and a routing decides (Eq. 2).
 
-    `routing` is a name in `ROUTINGS`, whose options follow as keywords, or a `Routing` made by hand.
+    `routing` is a name in `ROUTINGS`, whose options follow as keywords, or a `Routing` made by hand. Children may come
+    as capsules or as plain poses, which are taken to be as active as they are long.
     """
 
     def __init__(
@@ -58,17 +60,168 @@ class DenseCaps(nn.Module):
         self.weight = nn.Parameter(torch.empty(children, parents, dim, child_dim))
         nn.init.trunc_normal_(self.weight, std=init_std, a=-2 * init_std, b=2 * init_std)
         if isinstance(routing, str):
-            routing = ROUTINGS[routing](VoteShape(children, parents, dim), **options)  # pyright: ignore[reportCallIssue]
+            routing = make_routing(routing, VoteShape(children, parents, dim, child_dim), **options)
         self.routing = routing
 
-    def forward(self, capsules: Capsules | RoutingOutput, trace: bool = False) -> RoutingOutput:
+    def forward(
+        self, capsules: Capsules | RoutingOutput | Float[Tensor, "b i p"], trace: bool = False
+    ) -> RoutingOutput:
+        if isinstance(capsules, Tensor):
+            capsules = Capsules(capsules, length(capsules))
         if not trace and fused_routing.supports(self.routing, capsules.poses, self.weight):
             return fused_routing.route(self.routing, capsules.poses, self.weight)
-        return self.routing(votes(capsules.poses, self.weight), capsules.activations, trace)
+        return route(self.routing, votes(capsules.poses, self.weight), capsules, trace)
 
     def extra_repr(self) -> str:
         children, parents, dim, child_dim = self.weight.shape
         return f"{children} x {child_dim} -> {parents} x {dim}"
+
+
+class PrimaryPoses(nn.Module):
+    """Feature map to capsules whose activation is a number of its own (Hinton et al. 2018, section 4)."""
+
+    def __init__(self, channels: int, types: int, dim: int = 16, kernel: int = 1, stride: int = 1) -> None:
+        super().__init__()
+        self.types = types
+        self.conv = nn.Conv2d(channels, types * (dim + 1), kernel, stride)
+
+    def forward(self, features: Float[Tensor, "b c h w"]) -> CapsuleMap:
+        maps = rearrange(self.conv(features), "b (t d) h w -> b t h w d", t=self.types)
+        return CapsuleMap(maps[..., :-1], maps[..., -1].sigmoid())
+
+
+class ConvCaps(nn.Module):
+    """Capsules that see a window of the layer below, with a transform of its own for each place in the window.
+
+    "Each capsule outputs a local grid of vectors to each type of capsule in the layer above, using different
+    transformation matrices for each member of the grid as well as for each type of capsule" (Sabour et al. 2017,
+    section 4). All parents that a child reaches compete for it, also those at other positions; `local` lets each window
+    share out its children by itself, which is cheaper and not the same. With `matrix` a pose is a square matrix, laid
+    out row by row, and a transform multiplies it from the right (Hinton et al. 2018).
+    """
+
+    def __init__(
+        self,
+        types: int,
+        child_dim: int,
+        parents: int,
+        dim: int,
+        kernel: int,
+        stride: int = 1,
+        routing: str | Routing = "dynamic",
+        *,
+        matrix: bool = False,
+        local: bool = False,
+        init_std: float | None = None,
+        **options: object,
+    ) -> None:
+        super().__init__()
+        self.kernel, self.stride, self.matrix, self.local = kernel, stride, matrix, local
+        self.weight = _transforms((kernel, kernel, types, parents), dim, child_dim, matrix, init_std)
+        self.shape = VoteShape(kernel * kernel * types, parents, dim, child_dim)
+        self.routing = make_routing(routing, self.shape, **options) if isinstance(routing, str) else routing
+
+    def forward(self, capsules: CapsuleMap, trace: bool = False) -> CapsuleMap:
+        windows = self._windows(*capsules.poses.shape[2:4])
+        competition = None if self.local else windows.competition
+        weight = (matrix_transform(self.weight) if self.matrix else self.weight).flatten(0, 2)
+        output = blocks.route(self.routing, windows.cut(capsules), weight, trace, competition, windows.count)
+        place = {"y": windows.rows, "x": windows.columns}
+        return CapsuleMap(
+            rearrange(output.poses, "(b y x) t d -> b t y x d", **place),
+            rearrange(output.activations, "(b y x) t -> b t y x", **place),
+            output.trace,
+        )
+
+    def peak_bytes(self, batch: int, height: int, width: int, training: bool = True) -> int:
+        """The most memory that a forward pass, in training also its backward pass, will have in use at once.
+
+        For numbers of 4 bytes on the CPU, beyond the map of `height` x `width` capsules itself.
+        """
+        windows = self._windows(height, width)
+        spread_out = 4 * math.prod(self.shape) if self.matrix else 0
+        rows = batch * windows.count
+        return spread_out + blocks.peak_bytes(self.routing, rows, windows.count, self.shape, training)
+
+    def _windows(self, height: int, width: int) -> Windows:
+        if min(height, width) < self.kernel:
+            raise UserError(f"a map of {height}x{width} capsules is too small for a kernel of {self.kernel}")
+        return Windows(height, width, self.kernel, self.stride)
+
+    def extra_repr(self) -> str:
+        return f"{self.shape}, kernel={self.kernel}, stride={self.stride}, matrix={self.matrix}, local={self.local}"
+
+
+class ClassCaps(nn.Module):
+    """One capsule a class, seen by every position of a map through the same transforms (Hinton et al. 2018).
+
+    Where a child stands would be lost by sharing, so its row and column are added to two numbers of its vote: the first
+    two of the last column of a matrix, the first two of a vector. `grid` is types, height and width of the map.
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, int, int],
+        child_dim: int,
+        classes: int,
+        dim: int,
+        routing: str | Routing = "em",
+        *,
+        matrix: bool = False,
+        init_std: float | None = None,
+        **options: object,
+    ) -> None:
+        super().__init__()
+        types, height, width = grid
+        self.grid, self.matrix = grid, matrix
+        self.weight = _transforms((types, classes), dim, child_dim, matrix, init_std)
+        shape = VoteShape(types * height * width, classes, dim, child_dim)
+        self.routing = make_routing(routing, shape, **options) if isinstance(routing, str) else routing
+        side = math.isqrt(dim)
+        places = torch.zeros(dim, 2)
+        places[[side - 1, 2 * side - 1] if matrix else [0, 1], [0, 1]] = 1.0
+        self.register_buffer("places", places, persistent=False)
+        self.register_buffer("coordinates", coordinates(height, width), persistent=False)
+
+    def forward(self, capsules: CapsuleMap, trace: bool = False) -> RoutingOutput:
+        children, weight = self.children(capsules), self.transforms()
+        return blocks.route(self.routing, children, weight, trace)
+
+    def children(self, capsules: CapsuleMap) -> Capsules:
+        """The capsules of the map, each with its row and column as two more numbers of its pose."""
+        b, types = capsules.poses.shape[:2]
+        where = self.coordinates.expand(b, types, -1, -1, -1)
+        return CapsuleMap(torch.cat([capsules.poses, where], 4), capsules.activations).flat()
+
+    def transforms(self) -> Float[Tensor, "i j d q"]:
+        """The same for every position; row and column are added to the vote as they are."""
+        _, height, width = self.grid
+        weight = matrix_transform(self.weight) if self.matrix else self.weight
+        weight = torch.cat([weight, self.places.expand(*weight.shape[:2], -1, -1)], 3)
+        return weight.unsqueeze(1).expand(-1, height * width, -1, -1, -1).flatten(0, 1)
+
+    def extra_repr(self) -> str:
+        return f"grid={self.grid}, classes={self.weight.shape[1]}, matrix={self.matrix}"
+
+
+def _transforms(
+    grid: tuple[int, ...], dim: int, child_dim: int, matrix: bool, init_std: float | None
+) -> nn.Parameter:
+    """Initial transforms for every place in `grid`.
+
+    Those of matrices begin near the identity: children agree on a parent from the start, and deep stacks learn several
+    times faster than from random ones. Those of vectors keep the size of what they are given.
+    """
+    shape = (dim, child_dim)
+    if matrix:
+        side = math.isqrt(dim)
+        if side * side != dim or child_dim != dim:
+            raise ValueError(f"matrix capsules have square poses of one size, not {child_dim} -> {dim} numbers")
+        shape = (side, side)
+    std = init_std if init_std is not None else 0.1 if matrix else child_dim**-0.5
+    weight = torch.empty(*grid, *shape)
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+    return nn.Parameter(weight + torch.eye(shape[0]) if matrix else weight)
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -79,7 +232,12 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         if not (self.training and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1):
-            return super().forward(input)
+            if not phase_conv.is_pixel_major(input):
+                return super().forward(input)
+            # All pixels of all images as one image, channels last: torch knows a fast way for that layout alone.
+            b, c, h, w = input.shape
+            pixels = input.permute(2, 3, 0, 1).reshape(1, h * w, b, c).permute(0, 3, 1, 2)
+            return super().forward(pixels).permute(0, 2, 3, 1).reshape(h, w, b, c).permute(2, 3, 0, 1)
         from torch.distributed.nn.functional import all_reduce
 
         world = torch.distributed.get_world_size()

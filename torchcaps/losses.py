@@ -6,7 +6,7 @@ they meant in the paper.
 
 from dataclasses import dataclass
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -42,3 +42,11 @@ def margin_loss(
 def reconstruction_loss(reconstruction: Float[Tensor, "b *n"], targets: Float[Tensor, "b *n"]) -> Float[Tensor, ""]:
     """Sum of squared differences over the pixels (of every digit, where an image has several)."""
     return (reconstruction - targets).square().flatten(1).sum(1).mean()
+
+
+def spread_loss(lengths: Float[Tensor, "b j"], labels: Int[Tensor, "b"], margin: float = 0.9) -> Float[Tensor, ""]:
+    """Hinton et al. 2018, Eq. 3: `Σ_{j≠t} max(0, m - (a_t - a_j))²`, the gap to the label's capsule t."""
+    target = lengths.gather(1, labels[:, None])
+    shortfall = (margin - (target - lengths)).clamp(min=0).square()
+    # The label's own term is the constant m².
+    return shortfall.scatter(1, labels[:, None], 0.0).sum(1).mean()

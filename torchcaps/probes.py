@@ -105,6 +105,11 @@ def perturb(
     return pictures[:, 0].unflatten(0, (d, len(tweaks)))
 
 
+def effects(moved: Float[Tensor, "d s c h w"]) -> Float[Tensor, "d"]:
+    """How much each dimension changes the picture: the mean squared distance from the mean of its row."""
+    return (moved - moved.mean(1, keepdim=True)).square().flatten(1).mean(1)
+
+
 def redraw(
     model: nn.Module, data: ScoredSet, answers: Answers, chosen: Sequence[tuple[int, tuple[int, ...]]]
 ) -> list[Redrawn]:
@@ -179,10 +184,3 @@ def class_misses(answers: Answers) -> tuple[Int64[Tensor, "j"], Int64[Tensor, "j
     missed = ~(answers.labels.unsqueeze(2) == answers.predicted.unsqueeze(1)).any(2)
     shown = torch.bincount(answers.labels.flatten(), minlength=classes)
     return shown, torch.bincount(answers.labels[missed], minlength=classes)
-
-
-def confusion(answers: Answers) -> Int64[Tensor, "j j"]:
-    """How often each label (row) was taken for each class (column); one label per image."""
-    classes = answers.lengths.shape[1]
-    places = answers.labels[:, 0] * classes + answers.predicted[:, 0]
-    return torch.bincount(places, minlength=classes * classes).view(classes, classes)

@@ -3,6 +3,7 @@
 config.json          the resolved configuration          metrics.csv   a row every so many steps
 manifest.json        command, commit, versions, machine   result.json   the scores, once training is done
 model.safetensors    the weights                          checkpoint/   enough to go on bit for bit
+data.json            of one's own images: which are trained on, watched and tested
 """
 
 import csv
@@ -22,12 +23,14 @@ from torch import Tensor
 
 from torchcaps import __version__
 from torchcaps.data.files import written_whole
+from torchcaps.data.folder import RECORD
 from torchcaps.errors import UserError
 from torchcaps.models.baseline import CNNConfig
 from torchcaps.models.capsnet import CapsNetConfig
+from torchcaps.models.matrix import MatrixConfig
 from torchcaps.models.zoo import Model, build
 
-CONFIGS = {"capsnet": CapsNetConfig, "cnn": CNNConfig}
+CONFIGS = {"capsnet": CapsNetConfig, "cnn": CNNConfig, "matrix": MatrixConfig}
 Rows = list[dict[str, Any]]
 
 
@@ -114,13 +117,18 @@ def model_from_config(config: dict[str, Any]) -> Model:
 
 
 def load_run(path: str | Path) -> tuple[Model, dict[str, Any]]:
-    """The trained model of a run folder, ready to answer, and the run's configuration."""
+    """The trained model of a run folder, ready to answer, and the run's configuration.
+
+    If it was trained on somebody's own images, its data is the record of them in the run, wherever that is now.
+    """
     run = Path(path)
     if not run.is_dir():
         raise UserError(f"{run} is not a run folder")
     config = read_json(run / "config.json")
     if not (run / "result.json").exists():
         raise UserError(f"{run} is not finished: go on with 'torchcaps train --resume --out {run}'")
+    if (run / RECORD).exists():
+        config["train"]["data"] = str(run / RECORD)
     model = model_from_config(config["model"])
     weights = read_tensors(run / "model.safetensors", read_json(run / "result.json")["weights_sha256"])
     try:

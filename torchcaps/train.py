@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torchcaps import data as named
-from torchcaps.data import sources
-from torchcaps.data.sets import Batch, ScoredSet, Stream, generator_for
+from torchcaps.data import folder
+from torchcaps.data.multimnist import TEST_PAIRS
+from torchcaps.data.sets import Batch, ImageStream, ScoredSet, Stream, generator_for
 from torchcaps.errors import UserError
 from torchcaps.evaluate import evaluate, exact_match
 from torchcaps.forecast import forecast
@@ -38,10 +39,20 @@ from torchcaps.optim import (
 )
 from torchcaps.progress import Reporter
 from torchcaps.runs import Checkpoint, Rows, manifest, model_config, read_json, write_json, write_rows, write_tensors
+from torchcaps.transforms import Augmentation
+
+Probe = Callable[[nn.Module], dict[str, float]]
 
 LOG_EVERY = 50
 FRAMES = 40
 WATCHED = 8
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """A model of which something changes in the course of a training, such as the margin of its loss."""
+
+    def schedule(self, progress: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,16 @@ class TrainConfig:
     pairs: int | None = None
     device: str = "auto"
     checkpoint_seconds: float = 30.0
+    decay_steps: int = 2000
+    per_class: int | None = None
+    """Learn from so many images of each class only, drawn by the seed."""
+    test_pairs: int = TEST_PAIRS
+    stop_at: float | None = None
+    """Stop as soon as this accuracy is reached on the validation images, looked at every `LOG_EVERY` steps."""
+    augment: dict[str, Any] | None = None
+    """Fields of `Augmentation`, instead of what the data is meant for."""
+    balance: Literal["auto", "none", "classes"] = "auto"
+    """Whether rare classes are shown more often; `auto` does so where the largest is over ten times the smallest."""
 
 
 @dataclass
@@ -115,10 +136,18 @@ class Task:
 
 
 def load_task(config: TrainConfig) -> Task:
-    images = named.images(config.data, "train")
-    held_out = min(config.validation, len(images) // 10)
-    training, kept = images.split(held_out)
-    stream = named.for_training(config.data, training, config.seed, config.pairs)
+    training, kept = named.training_and_validation(config.data, config.validation)
+    held_out = len(kept)
+    if config.stop_at is not None and not held_out:
+        raise UserError("to stop at an accuracy, images must be held out: give --validation")
+    if config.per_class is not None:
+        training = training.some_of_each(config.per_class, config.seed)
+    augment = None if config.augment is None else Augmentation(**config.augment)
+    stream = named.for_training(config.data, training, config.seed, config.pairs, augment)
+    if isinstance(stream, ImageStream) and config.balance in ("classes", "auto" if stream.uneven else None):
+        stream = stream.balanced()
+    if folder.is_record(config.data) and config.batch > len(stream):
+        raise UserError(f"a batch of {config.batch} is more than the {len(stream)} images to train on")
     validation = named.for_testing(config.data, kept, held_out) if held_out else None
     watched = next(validation.batches(WATCHED)) if validation is not None else stream.batch(0, WATCHED)
     return Task(stream, validation, watched)
@@ -136,9 +165,15 @@ def resolve_device(name: str) -> torch.device:
 
 
 def train(
-    config: TrainConfig, out: Path, overrides: dict[str, Any] | None = None, tensorboard: bool = False
+    config: TrainConfig,
+    out: Path,
+    overrides: dict[str, Any] | None = None,
+    tensorboard: bool = False,
+    probe: Probe | None = None,
 ) -> dict[str, Any]:
     """Train, keep everything in the folder `out`, score the test set once, and return the result.
+
+    What `probe` measures of the network is kept in every logged row.
 
     A folder that already has a checkpoint of this configuration is gone on with; a finished one is only read.
     """
@@ -150,11 +185,12 @@ def train(
     device = resolve_device(config.device)
     if world > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    task = load_task(config)
     torch.manual_seed(config.seed)
     model = create_model(config.model, **(overrides or {})).to(device)
+    data = named.prepared(config.data, model.config.image, out)
+    task = load_task(replace(config, data=data))
     model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    _check_fits(model, task.watched, config)
+    _check_fits(model, task.watched, replace(config, data=data))
     optimisers = make_optimisers(model, config.optimiser, config.lr)
     average = deepcopy(model).requires_grad_(False) if config.average else None
     state = State(0, 0.0, model, optimisers, average, [], [])
@@ -164,25 +200,38 @@ def train(
         state.load(*saved)
     elif rank == 0:
         # One process alone must not step a network whose batch normalisation waits for the others.
-        expected = forecast(config.model, config.batch, len(task.stream)) if world == 1 else None
+        expected = forecast(config.model, config.batch, len(task.stream), overrides) if world == 1 else None
         if expected:
             expected.check()
         resolved = {"train": asdict(config), "model": model_config(model)}
         write_json(out / "config.json", resolved)
-        write_json(out / "manifest.json", manifest(resolved, sources.hashes(named.find(config.data).files)))
+        write_json(out / "manifest.json", manifest(resolved, named.hashes(data)))
+        if folder.is_record(data):
+            _keep_record(folder.load(data), task.stream, out)
         if expected:
             print(f"{config.model}: {expected}", file=sys.stderr, flush=True)
     with Reporter(config, out if tensorboard else None) if rank == 0 else nullcontext() as reporter:
-        _loop(config, task, state, checkpoint if rank == 0 else None, reporter, rank, world)
+        _loop(config, task, state, checkpoint if rank == 0 else None, reporter, rank, world, probe)
     if world > 1:
         dist.destroy_process_group()
-    return _finish(config, out, task, state) if rank == 0 else {}
+    return _finish(replace(config, data=data), out, task, state) if rank == 0 else {}
+
+
+def _keep_record(record: folder.Collection, stream: Stream, out: Path) -> None:
+    """The division into splits goes with the run, and what was noticed about the images is said once."""
+    record.save(out / folder.RECORD)
+    shown = [stream.about_balance()] if isinstance(stream, ImageStream) and stream.uneven else []
+    for line in (*record.about(), *shown):
+        print(f"{record.name}: {line}", file=sys.stderr, flush=True)
 
 
 def _check_fits(model: Model, batch: Batch, config: TrainConfig) -> None:
     wanted, given = model.config.image, tuple(batch.images.shape[1:])
     if wanted != given:
         raise UserError(f"{config.model} takes images of {wanted}, {config.data} has {given}: choose the other to fit")
+    classes = len(named.find(config.data).classes)
+    if model.config.classes != classes:
+        raise UserError(f"{config.model} tells {model.config.classes} classes apart, {config.data} has {classes}")
     if model.config.digits != batch.labels.shape[1]:
         shown = batch.labels.shape[1]
         raise UserError(
@@ -198,6 +247,7 @@ def _loop(
     reporter: Reporter | None,
     rank: int,
     world: int,
+    probe: Probe | None = None,
 ) -> None:
     device = next(state.model.parameters()).device
     wrapped = DistributedDataParallel(state.model, broadcast_buffers=False) if world > 1 else state.model
@@ -212,8 +262,10 @@ def _loop(
         if progress >= 1:
             break
         _watch(state, task, progress)
-        factor = learning_rate(config.schedule, progress, state.step, config.warmup)
+        factor = learning_rate(config.schedule, progress, state.step, config.warmup, config.decay_steps)
         set_learning_rate(state.optimisers, factor)
+        if isinstance(state.model, Scheduled):
+            state.model.schedule(progress)
         torch.manual_seed(generator_for(config.seed, state.step).initial_seed())
         batch = task.stream.batch(state.step, config.batch).part(rank, world)
         losses, right = train_step(wrapped, Batch(*(field.to(device) for field in batch)), state.optimisers)
@@ -229,9 +281,10 @@ def _loop(
             row = {"step": state.step, "epoch": round(state.step / steps_per_epoch, 3), "lr": config.lr * factor}
             row |= {name: round(value / since, 6) for name, value in sums.items()}
             sums = {}
-            if state.step % steps_per_epoch < LOG_EVERY and task.validation is not None:
+            look = config.stop_at is not None or state.step % steps_per_epoch < LOG_EVERY
+            if look and task.validation is not None:
                 row["validation_accuracy"] = evaluate(state.best, task.validation)["accuracy"]
-            state.rows.append(row)
+            state.rows.append(row | (probe(state.model) if probe else {}))
             if reporter:
                 reporter.show(row, progress, state.seconds)
             if checkpoint and time.perf_counter() - last_save > config.checkpoint_seconds:
@@ -266,7 +319,12 @@ def _progress(config: TrainConfig, state: State, total_steps: int | None) -> flo
         parts.append(state.step / total_steps)
     if config.max_seconds is not None:
         parts.append(state.seconds / config.max_seconds)
-    return max(parts)
+    return 1.0 if _good_enough(config, state) else max(parts)
+
+
+def _good_enough(config: TrainConfig, state: State) -> bool:
+    reached = state.rows[-1].get("validation_accuracy", 0.0) if state.rows else 0.0
+    return config.stop_at is not None and reached >= config.stop_at
 
 
 def _agree(progress: float, world: int) -> float:
@@ -310,7 +368,7 @@ def _finish(config: TrainConfig, out: Path, task: Task, state: State) -> dict[st
         watched = {name: field.clone() for name, field in task.watched._asdict().items()}
         write_tensors(out / "frames.safetensors", {"frames": torch.stack(state.frames), **watched})
     weights_sha256 = write_tensors(out / "model.safetensors", model.state_dict())
-    scores = evaluate(model, named.load_test_set(config.data))
+    scores = evaluate(model, named.load_test_set(config.data, config.test_pairs))
     result = {
         **scores,
         "model": config.model,
@@ -319,7 +377,7 @@ def _finish(config: TrainConfig, out: Path, task: Task, state: State) -> dict[st
         "steps": state.step,
         "images_seen": state.step * config.batch,
         "seed": config.seed,
-        "selection": "last step",
+        "selection": f"{config.stop_at:.2%} on validation" if _good_enough(config, state) else "last step",
         "weights_sha256": weights_sha256,
     }
     write_json(out / "result.json", result)

@@ -3,6 +3,7 @@
 b  batch                 i  child capsule        r  routing iteration
 c  image channel         j  parent capsule       k  things shown in one image (1; 2 for MultiMNIST)
 h  height, w  width      d  pose dimension of a parent, p of a child
+t  type of capsule, of which there is one at each position of a map
 """
 
 from typing import NamedTuple
@@ -16,6 +17,27 @@ class Capsules(NamedTuple):
 
     poses: Float[Tensor, "b i p"]
     activations: Float[Tensor, "b i"]
+
+
+class CapsuleMap(NamedTuple):
+    """Capsules of several types at every position: what convolutional capsule layers exchange.
+
+    The trace of a convolutional layer has windows for its batch, `(b y x)`, and `(ky kx t)` for the children.
+    """
+
+    poses: Float[Tensor, "b t h w p"]
+    activations: Float[Tensor, "b t h w"]
+    trace: "RoutingTrace | None" = None
+
+    def flat(self) -> Capsules:
+        """Without the map: child `i = (type · h + y) · w + x`."""
+        return Capsules(self.poses.flatten(1, 3), self.activations.flatten(1))
+
+    @staticmethod
+    def arranged(capsules: Capsules, types: int, height: int, width: int) -> "CapsuleMap":
+        """The other way round, for the capsules of a `PrimaryCaps`."""
+        grid = (types, height, width)
+        return CapsuleMap(capsules.poses.unflatten(1, grid), capsules.activations.unflatten(1, grid))
 
 
 class RoutingTrace(NamedTuple):

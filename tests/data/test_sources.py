@@ -492,7 +492,7 @@ def test_every_file_has_a_hash_or_a_reason_and_several_sources():
         match key.partition("/")[0]:
             case "mnist-mini":
                 assert spec.bundled
-            case "smallnorb" | "svhn" | "affnist":
+            case "smallnorb" | "svhn" | "affnist" | "norb-style":
                 assert spec.sha256 is None
                 assert spec.check
                 assert spec.sources

@@ -32,8 +32,8 @@ def make(x: tuple[int, ...], weight: tuple[int, ...], dtype: torch.dtype = torch
     )
 
 
-def assert_twins(x: Tensor, weight: Tensor, bias: Tensor, stride: int, tolerance: float) -> None:
-    ours, plain = phase_conv2d(x, weight, bias, stride), conv2d(x, weight, bias, stride)
+def assert_twins(x: Tensor, weight: Tensor, bias: Tensor, stride: int, tolerance: float, padding: int = 0) -> None:
+    ours, plain = (twin(x, weight, bias, stride, padding) for twin in (phase_conv2d, conv2d))
     grad = torch.linspace(-1, 1, plain.numel(), dtype=x.dtype).view_as(plain)
     pairs = [(ours, plain)]
     pairs += zip(*(torch.autograd.grad(y, (x, weight, bias), grad) for y in (ours, plain)), strict=True)
@@ -49,10 +49,23 @@ def assert_twins(x: Tensor, weight: Tensor, bias: Tensor, stride: int, tolerance
     image=st.tuples(st.integers(1, 17), st.integers(1, 17)),
     kernel=st.tuples(st.integers(1, 9), st.integers(1, 9)),
     stride=st.integers(1, 4),
+    padding=st.integers(0, 2),
 )
-def test_matches_for_any_shape(batch: int, channels: tuple, image: tuple, kernel: tuple, stride: int) -> None:
-    assume(image[0] >= kernel[0] and image[1] >= kernel[1])
-    assert_twins(*make((batch, channels[0], *image), (channels[1], channels[0], *kernel)), stride, tolerance=1e-8)
+def test_matches_for_any_shape(
+    batch: int, channels: tuple, image: tuple, kernel: tuple, stride: int, padding: int
+) -> None:
+    assume(all(size + 2 * padding >= taps for size, taps in zip(image, kernel, strict=True)))
+    made = make((batch, channels[0], *image), (channels[1], channels[0], *kernel))
+    assert_twins(*made, stride, tolerance=1e-8, padding=padding)
+
+
+def test_pixel_major_images_are_read_and_given_back_as_they_lie() -> None:
+    x, weight, bias = make((3, 4, 8, 8), (5, 4, 3, 3))
+    x = x.detach().permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1).requires_grad_()
+    assert_twins(x, weight, bias, stride=1, tolerance=1e-10, padding=1)
+    y = phase_conv2d(x, weight, bias, padding=1)
+    assert phase_conv.is_pixel_major(y)
+    assert phase_conv.is_pixel_major(torch.autograd.grad(y.sum(), x)[0])
 
 
 @pytest.mark.parametrize("size", [20, 28])
@@ -63,6 +76,7 @@ def test_paper_sizes_in_float32(size: int) -> None:
 def test_gradcheck() -> None:
     x, weight, bias = make((2, 2, 7, 6), (3, 2, 3, 3))
     assert torch.autograd.gradcheck(lambda *inputs: phase_conv2d(*inputs, stride=2), (x, weight, bias))
+    assert torch.autograd.gradcheck(lambda *inputs: phase_conv2d(*inputs, padding=1), (x, weight, bias))
 
 
 @pytest.mark.parametrize("formats", list(itertools.product([torch.contiguous_format, torch.channels_last], repeat=2)))
@@ -113,7 +127,8 @@ def test_layer_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tuning.VARIABLE, "fast")
     assert phase_conv.supports(layer.conv, features)
     torch.testing.assert_close(layer(features).poses, plain)
-    assert not phase_conv.supports(nn.Conv2d(6, 8, 5, padding=1), features)
+    assert phase_conv.supports(nn.Conv2d(6, 8, 5, padding=1), features)
+    assert not phase_conv.supports(nn.Conv2d(6, 8, 5, padding=1, padding_mode="reflect"), features)
     assert not phase_conv.supports(layer.conv, features[:0])
     layer.conv.register_forward_hook(lambda *_: None)
     assert not phase_conv.supports(layer.conv, features)
@@ -161,7 +176,7 @@ def test_large_work_is_measured_on_the_shape_itself(fresh: Path, monkeypatch: py
     conv, x = nn.Conv2d(4, 4, 9, 2), torch.randn(3, 4, 20, 20)
     answer = phase_conv.supports(conv, x)
     (name,) = tuning.choices()
-    assert name.startswith("training conv2d 4 x 4 x 20 x 20 by 4 x 9 x 9, stride 2, torch.float32 on cpu")
+    assert name.startswith("training conv2d 4 x 4 x 20 x 20 by 4 x 9 x 9, stride 2, padding 0, torch.float32 on cpu")
     assert phase_conv.supports(conv, x) == answer
     assert conv.weight.grad is None
 

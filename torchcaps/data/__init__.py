@@ -1,6 +1,19 @@
 """Data by name, in memory, as tensors."""
 
-from torchcaps.data.named import DATA, DataSpec, find, for_testing, for_training, images, load_test_set
+from torchcaps.data.named import (
+    DATA,
+    DataSpec,
+    find,
+    for_testing,
+    for_training,
+    hashes,
+    images,
+    is_here,
+    load_test_set,
+    prepared,
+    title,
+    training_and_validation,
+)
 from torchcaps.data.sets import Batch, ImageSet, ImageStream, ScoredSet, Stream
 
 __all__ = [
@@ -14,6 +27,11 @@ __all__ = [
     "find",
     "for_testing",
     "for_training",
+    "hashes",
     "images",
+    "is_here",
     "load_test_set",
+    "prepared",
+    "title",
+    "training_and_validation",
 ]

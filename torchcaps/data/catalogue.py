@@ -1,7 +1,7 @@
 """The table of data sets: which files each has, what they must hold, and the several places each can be had.
 
 A hash is that of the uncompressed canonical bytes, so it is the same whatever the source packs them in. smallNORB, SVHN
-and affNIST are published without hashes and carried by the web only.
+and affNIST are published without hashes and carried by the web only; norb-style is rendered on the spot.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from torchcaps.data import affnist, cifar, idx, norb, pickled, svhn
+from torchcaps.data import affnist, cifar, idx, norb, norb_style, pickled, svhn
 from torchcaps.data.clients import Archive, Debian, Npm, Pypi, Web
 from torchcaps.data.files import reading
 
@@ -18,7 +18,7 @@ from torchcaps.data.files import reading
 class Source:
     """An archive, and what turns its unpacked files into the canonical bytes of one file."""
 
-    archive: Archive
+    archive: Archive | norb_style.Rendered
     decode: Callable[[Path], Iterable[bytes]]
 
 
@@ -44,7 +44,7 @@ def member(folder: Path, name: str) -> Iterator[bytes]:
             yield block
 
 
-def _from(archive: Archive, name: str) -> Source:
+def _from(archive: Archive | norb_style.Rendered, name: str) -> Source:
     return Source(archive, partial(member, name=name))
 
 
@@ -134,6 +134,13 @@ def _norb(split: str, part: str) -> FileSpec:
     return FileSpec(f"smallnorb/{name.removesuffix('.gz')}", None, (_from(Web(url), name),), check=norb.read)
 
 
+def _norb_style(split: str, part: str) -> FileSpec:
+    name = NORB_NAMES[split].replace("96x96", "48x48")
+    return FileSpec(
+        f"norb-style/{name}-{part}.mat", None, (_from(norb_style.rendered(split), f"{part}.mat"),), check=norb.read
+    )
+
+
 def _affnist(split: str) -> FileSpec:
     archive, name = AFFNIST_NAMES[split]
     return FileSpec(f"affnist/{split}.mat", None, (_from(Web(f"{AFFNIST_FILES}/{archive}"), name),), check=affnist.read)
@@ -150,8 +157,9 @@ FILES: dict[str, FileSpec] = {
     **{f"fashion-mnist/{part}": _fashion(part) for part in IDX},
     **{f"cifar10/{part}": _cifar(part) for part in IDX},
     **{f"smallnorb/{split}-{part}": _norb(split, part) for split in NORB_NAMES for part in ("dat", "cat", "info")},
+    **{f"norb-style/{split}-{part}": _norb_style(split, part) for split in NORB_NAMES for part in norb_style.PARTS},
     **{f"svhn/{split}": _svhn(split) for split in ("train", "test")},
     **{f"affnist/{split}": _affnist(split) for split in AFFNIST_NAMES},
 }
-NAMES = ("mnist-mini", "mnist", "fashion-mnist", "cifar10", "smallnorb", "svhn", "affnist")
+NAMES = ("mnist-mini", "mnist", "fashion-mnist", "cifar10", "smallnorb", "svhn", "affnist", "norb-style", "faces")
 SETS: dict[str, tuple[str, ...]] = {name: tuple(key for key in FILES if key.startswith(f"{name}/")) for name in NAMES}

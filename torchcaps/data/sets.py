@@ -15,6 +15,10 @@ from jaxtyping import Float, Int, Int64, UInt8
 from torch import Generator, Tensor
 
 Augment = Callable[[Tensor, Generator], Tensor]
+UNEVEN = 10
+"""Times that the largest class may be the smallest before that is noticed."""
+MOST_REPEATS = 10
+"""Of an image in an epoch: beyond that, a handful of images would be learned by heart rather than their class."""
 
 
 class Batch(NamedTuple):
@@ -87,6 +91,12 @@ class ImageSet:
             chosen[order[torch.linspace(0, len(self) - 1, held_out).round().long()]] = True
         return self.take((~chosen).nonzero()[:, 0]), self.take(chosen.nonzero()[:, 0])
 
+    def some_of_each(self, count: int, seed: int) -> "ImageSet":
+        """So many images of each class, or all of a class that has fewer."""
+        order = torch.randperm(len(self), generator=generator_for(seed, len(self), count))
+        chosen = [order[self.labels[order] == k][:count] for k in range(len(self.classes))]
+        return self.take(torch.cat(chosen).sort().values)
+
     def batches(self, size: int) -> Iterator[Batch]:
         for images, labels in zip(self.images.split(size), self.labels.split(size), strict=True):
             pixels = to_float(images)
@@ -100,14 +110,35 @@ class ImageStream:
     data: ImageSet
     seed: int
     augment: Augment | None = None
+    rows: Int64[Tensor, "m"] | None = None
+    """Instead of every image once: which images make an epoch. One may be among them more than once."""
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self.data) if self.rows is None else len(self.rows)
+
+    @property
+    def _counts(self) -> Int64[Tensor, "k"]:
+        return torch.bincount(self.data.labels, minlength=len(self.data.classes)).clamp(min=1)
+
+    @property
+    def uneven(self) -> bool:
+        return bool(self._counts.max() > UNEVEN * self._counts.min())
+
+    def about_balance(self) -> str:
+        least, most = (int(count) for count in self._counts.aminmax())
+        done = "are not shown more often" if self.rows is None else f"are shown up to {MOST_REPEATS} times as often"
+        return f"classes have {least:,} to {most:,} images to train on; rare ones {done}"
+
+    def balanced(self) -> "ImageStream":
+        """Images of rare classes are shown more often, up to as often as makes all classes equal or `MOST_REPEATS`."""
+        repeats = (self._counts.max() / self._counts).round().long().clamp(max=MOST_REPEATS)
+        return replace(self, rows=torch.arange(len(self.data)).repeat_interleave(repeats[self.data.labels]))
 
     def batch(self, step: int, size: int) -> Batch:
-        per_epoch = max(1, len(self.data) // size)
+        per_epoch = max(1, len(self) // size)
         epoch, position = divmod(step, per_epoch)
-        index = _order(len(self.data), self.seed, epoch)[position * size : (position + 1) * size]
+        index = _order(len(self), self.seed, epoch)[position * size : (position + 1) * size]
+        index = index if self.rows is None else self.rows[index]
         images = self.data.images[index]
         if self.augment is not None:
             images = self.augment(images, generator_for(self.seed, epoch, position))

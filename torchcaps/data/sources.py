@@ -13,12 +13,15 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from torchcaps.data import affnist, cifar, idx, norb, svhn
+from torchcaps.data import affnist, cifar, faces, idx, norb, svhn
 from torchcaps.data.catalogue import FILES, SETS, FileSpec, Source
 from torchcaps.data.clients import SourceError
 from torchcaps.data.files import written_whole
@@ -27,6 +30,7 @@ from torchcaps.errors import UserError
 
 Split = Literal["train", "test"]
 PARTIAL = ".partial-"
+_offline: ContextVar[bool] = ContextVar("offline", default=False)
 
 
 def cache_dir() -> Path:
@@ -38,6 +42,16 @@ def cache_dir() -> Path:
     return Path(pooch.os_cache("torchcaps"))
 
 
+@contextmanager
+def offline() -> Iterator[None]:
+    """Inside, what is not on this machine already is refused instead of fetched."""
+    before = _offline.set(True)
+    try:
+        yield
+    finally:
+        _offline.reset(before)
+
+
 def fetch(key: str) -> Path:
     """The verified file behind `key` (such as "mnist/train-images"), brought here first if it is missing or damaged."""
     if key not in FILES:
@@ -45,6 +59,8 @@ def fetch(key: str) -> Path:
     spec, path = FILES[key], _path(FILES[key])
     if spec.bundled or _trusted(spec):
         return path
+    if _offline.get():
+        raise UserError(f"{key} is not on this machine: bring it with 'torchcaps data fetch {key.partition('/')[0]}'")
     import filelock
 
     try:
@@ -64,18 +80,25 @@ def hashes(name: str) -> dict[str, str]:
     return {key: value for key, value in recorded.items() if value}
 
 
+def have(name: str, split: Split) -> bool:
+    """Whether the files of a split are on this machine."""
+    return all(_path(FILES[key]).exists() for key in _keys(name) if f"/{split}" in key)
+
+
 def load_arrays(name: str, split: Split) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 [n c h w], and labels, int64 [n], of one split; fetched if need be."""
     _keys(name)
     match name:
         case "cifar10":
             images, labels = cifar.read(fetch(f"{name}/{split}-images"), fetch(f"{name}/{split}-labels"))
-        case "smallnorb":
+        case "smallnorb" | "norb-style":
             images, labels = norb.read_pairs(fetch(f"{name}/{split}-dat"), fetch(f"{name}/{split}-cat"))
         case "svhn":
             images, labels = svhn.read(fetch(f"{name}/{split}"))
         case "affnist":
             images, labels = affnist.read(fetch(f"{name}/{split}"))
+        case "faces":
+            images, labels = faces.arrays(split)
         case _:
             images = idx.read(fetch(f"{name}/{split}-images"))[:, None]
             labels = idx.read(fetch(f"{name}/{split}-labels")).astype(np.int64)

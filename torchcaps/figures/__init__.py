@@ -8,10 +8,10 @@ from torchcaps.figures.animation import Animation, learning_gif
 from torchcaps.figures.charts import (
     capsule_lengths,
     class_misses,
-    confusion_matrix,
     pair_breakdown,
     training_curves,
 )
+from torchcaps.figures.comparisons import Curve, Measured, curves, dots
 from torchcaps.figures.pictures import (
     example_pairs,
     mistakes,
@@ -20,19 +20,25 @@ from torchcaps.figures.pictures import (
     segmentations,
     separations,
 )
+from torchcaps.figures.scores import confusion_matrix, reliability
 from torchcaps.figures.style import style, to_png
 
 __all__ = [
     "Animation",
+    "Curve",
+    "Measured",
     "capsule_lengths",
     "class_misses",
     "confusion_matrix",
+    "curves",
+    "dots",
     "example_pairs",
     "learning_gif",
     "mistakes",
     "pair_breakdown",
     "perturbations",
     "reconstructions",
+    "reliability",
     "segmentations",
     "separations",
     "style",

@@ -7,7 +7,6 @@ import matplotlib
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from torch import Tensor
@@ -126,25 +125,3 @@ def _horizontal_bars(
     ax.spines["bottom"].set_visible(False)
     ax.tick_params(left=False)
     ax.set_xticks([])
-
-
-def confusion_matrix(counts: Int[Tensor, "j j"], classes: Sequence[str]) -> Figure:
-    """Labels down, predictions across; only mistakes are shaded, else the diagonal would outshine them."""
-    table = counts.numpy()
-    mistakes = np.where(np.eye(len(table), dtype=bool), 0, table)
-    short = max(map(len, classes)) <= 2
-    figure = Figure(figsize=(WIDTH, WIDTH * (0.82 if short else 1.0)), layout="constrained")
-    ax = figure.add_subplot()
-    ground = matplotlib.rcParams["axes.facecolor"]
-    shades = LinearSegmentedColormap.from_list("mistakes", [ground, MISSED])
-    ax.imshow(mistakes, cmap=shades, vmin=0, vmax=max(mistakes.max(), 1), aspect="auto")
-    if len(classes) <= 25:
-        for y, x in zip(*table.nonzero(), strict=True):
-            look: dict[str, Any] = {"color": matplotlib.rcParams["ytick.color"]} if x == y else {"weight": "bold"}
-            ax.text(x, y, f"{table[y, x]}", ha="center", va="center", size=SMALLER if x == y else SMALL, **look)
-        ax.set_xticks(range(len(classes)), classes, rotation=0 if short else 45, ha="center" if short else "right")
-        ax.set_yticks(range(len(classes)), classes)
-    ax.set(xlabel="prediction", ylabel="label")
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
-    return figure

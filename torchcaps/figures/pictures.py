@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from torchcaps.figures.style import GREEN, RED, SMALL, SMALLER, Sheet, overlaid, rgb, tinted
-from torchcaps.probes import Redrawn
+from torchcaps.probes import Redrawn, effects
 
 GAP = 0.12
 PER_ROW = 6
@@ -104,14 +104,13 @@ def example_pairs(
 def perturbations(pictures: Float[Tensor, "d s c h w"], tweaks: Sequence[float]) -> Figure:
     """Figure 4: a row for each dimension of a capsule, from left to right as it is moved; the strongest first."""
     dims, steps = pictures.shape[:2]
-    effect = (pictures - pictures.mean(1, keepdim=True)).square().flatten(1).mean(1)
     left, gap = 1.3, 0.06
     width = left + steps + (steps - 1) * gap
     line = Sheet.line(width, SMALLER)
     sheet = Sheet(width, line + 0.1 + dims * (1 + gap))
     for s, tweak in enumerate(tweaks):
         sheet.words(left + s * (1 + gap) + 0.5, line, f"{tweak:+.2f}".replace("-", "−") if tweak else "0", SMALLER)
-    for row, dim in enumerate(effect.argsort(descending=True).tolist()):
+    for row, dim in enumerate(effects(pictures).argsort(descending=True).tolist()):
         y = line + 0.1 + row * (1 + gap)
         sheet.words(left - 0.15, y + 0.5, f"dim {dim + 1}", SMALLER, ha="right", va="center")
         for s in range(steps):

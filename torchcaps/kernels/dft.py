@@ -58,16 +58,21 @@ Axes = tuple[int, int]
 
 
 @lru_cache(maxsize=64)
-def correlation(outputs: Axes, taps: Axes, dtype: torch.dtype, device: torch.device) -> Correlation:
-    """Matrices for these sizes, computed in float64 and rounded once."""
+def correlation(
+    outputs: Axes, taps: Axes, dtype: torch.dtype, device: torch.device, padding: Axes = (0, 0)
+) -> Correlation:
+    """Matrices for these sizes, computed in float64 and rounded once. Zeros around `x` are never touched."""
     period = (outputs[0] + taps[0] - 1, outputs[1] + taps[1] - 1)
+    inputs = (period[0] - 2 * padding[0], period[1] - 2 * padding[1])
 
-    def transform(sizes: Axes, triple: Callable, conjugate: bool = False, weighted: bool = False) -> Transform:
-        first, second = _matrices(sizes, period, triple, conjugate, weighted)
+    def transform(
+        sizes: Axes, triple: Callable, start: Axes = (0, 0), conjugate: bool = False, weighted: bool = False
+    ) -> Transform:
+        first, second = _matrices(sizes, period, triple, start, conjugate, weighted)
         return Transform(*(_tensors(first, second, dtype, device)))
 
     return Correlation(
-        transform(period, lambda r, i: (r + i, r, i)),
+        transform(inputs, lambda r, i: (r + i, r, i), padding),
         transform(taps, lambda r, i: (r, i - r, r + i), conjugate=True),
         transform(outputs, lambda r, i: (r + i, i, -r), weighted=True),
     )
@@ -83,19 +88,19 @@ def _tensors(
 
 
 def _matrices(
-    sizes: Axes, period: Axes, triple: Callable, conjugate: bool, weighted: bool
+    sizes: Axes, period: Axes, triple: Callable, start: Axes, conjugate: bool, weighted: bool
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """`weighted` counts a frequency twice that stands for its conjugate too, as the inverse transform has to."""
+    """`start` is where the first pixel lies; `weighted` counts a frequency twice that stands for its conjugate too, as the inverse transform has to."""
     n, m = period
     sign = 2j if conjugate else -2j
     first, second = [], []
     for f in range(n // 2 + 1):
-        row = np.exp(sign * np.pi * f * np.arange(sizes[0]) / n)
+        row = np.exp(sign * np.pi * f * (start[0] + np.arange(sizes[0])) / n)
         real_row = 2 * f % n == 0
         first += [np.real(row)] if real_row else [np.real(row), np.imag(row)]
         group: list[np.ndarray] = []
         for g in range(m // 2 + 1 if real_row else m):
-            column = np.exp(sign * np.pi * g * np.arange(sizes[1]) / m)
+            column = np.exp(sign * np.pi * g * (start[1] + np.arange(sizes[1])) / m)
             real = real_row and 2 * g % m == 0
             column *= (1 if real else 2) / (n * m) if weighted else 1
             r, i = np.real(column), np.imag(column)

@@ -1,4 +1,4 @@
-"""Strided convolution with fewer multiplications, for the primary capsules.
+"""Convolution with fewer multiplications: the strided one of the primary capsules, and 3x3 ones of many channels.
 
 The plain twin is `torch.nn.functional.conv2d`. A convolution of stride s is the sum of s² convolutions of stride 1, one
 for each phase of rows and columns modulo s. Each is small enough for a Fourier transform as a product with a small
@@ -8,7 +8,10 @@ matrix product for each real factor f:
     x̂ [f b c] = T_x x,   ŵ [f o c] = T_w w,   ŷ[f] = x̂[f] ŵ[f]ᵀ,   y = T_yᵀ ŷ        c running over phases and channels
 
 The paper's 9x9 convolution of stride 2 takes 592 real products for each pair of channels instead of 2916 on a 20x20
-image, and 1168 instead of 8100 on 28x28. Gradients are the transposed maps, so that they are exact to rounding too.
+image, and 1168 instead of 8100 on 28x28; a padded 3x3 one on 8x8 takes 148 instead of 576. Gradients are the transposed
+maps, so that they are exact to rounding too.
+
+Results lie in memory pixel by pixel, `[h w b c]`: what the transforms of a next convolution read without copying.
 """
 
 import math
@@ -23,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 
 from torchcaps.kernels import workspace
-from torchcaps.kernels.dft import Transform, correlation
+from torchcaps.kernels.dft import Correlation, Transform, correlation
 from torchcaps.kernels.remembered import remembered
 from torchcaps.kernels.tuning import mode, traced, wins
 
@@ -33,21 +36,33 @@ CHUNK_BYTES = 4 << 20
 WORTH_MEASURING = 10**9
 
 
+def convolve(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o yh yw"]:
+    """`conv(x)`, by the faster twin."""
+    if not supports(conv, x):
+        return conv(x)
+    return phase_conv2d(x, conv.weight, conv.bias, conv.stride[0], _padding(conv))
+
+
+def _padding(conv: nn.Conv2d) -> int:
+    return conv.padding[0]  # pyright: ignore[reportReturnType]
+
+
 def supports(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
     """Whether `phase_conv2d` computes this layer here, and is the faster twin."""
-    kernel, stride = conv.weight.shape[2:], conv.stride[0]
+    kernel, stride, padding = conv.weight.shape[2:], conv.stride[0], _padding(conv)
     if not (
         type(conv) is nn.Conv2d
         and mode() != "plain"
         and not traced()
         and conv.stride == (stride, stride)
-        and conv.padding == (0, 0)
+        and conv.padding == (padding, padding)
+        and conv.padding_mode == "zeros"
         and conv.dilation == (1, 1)
         and conv.groups == 1
         and x.ndim == 4
         and x.dtype == conv.weight.dtype
         and x.dtype in (torch.float32, torch.float64)
-        and all(size >= taps for size, taps in zip(x.shape[2:], kernel, strict=True))
+        and all(size + 2 * padding >= taps for size, taps in zip(x.shape[2:], kernel, strict=True))
         and x.device.type != "meta"
         and not torch.is_autocast_enabled(x.device.type)
         and not (conv._forward_hooks or conv._forward_pre_hooks or conv._backward_hooks or conv._backward_pre_hooks)
@@ -55,7 +70,7 @@ def supports(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
         return False
     if mode() == "fast":
         return x.numel() > 0
-    outputs = _sizes(x.shape, conv.weight.shape, stride).outputs
+    outputs = _sizes(x.shape, conv.weight.shape, stride, padding).outputs
     if len(x) * conv.weight.numel() * math.prod(outputs) < WORTH_MEASURING:
         return False
     training = torch.is_grad_enabled() and conv.weight.requires_grad
@@ -63,15 +78,15 @@ def supports(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
     batch = 2 ** (len(x) - 1).bit_length()
     name = (
         f"{'training' if training else 'inference'} conv2d {batch} x {x.shape[1]} x {x.shape[2]} x {x.shape[3]} by "
-        f"{conv.out_channels} x {kernel[0]} x {kernel[1]}, stride {stride}, {x.dtype} on {x.device.type}"
+        f"{conv.out_channels} x {kernel[0]} x {kernel[1]}, stride {stride}, padding {padding}, {x.dtype} on {x.device.type}"
     )
-    twins = [partial(_once, twin, x, conv.weight, stride, training) for twin in (conv2d, phase_conv2d)]
+    twins = [partial(_once, twin, x, conv.weight, stride, padding, training) for twin in (conv2d, phase_conv2d)]
     return wins(name, *twins)
 
 
-def _once(twin: Callable[..., Tensor], x: Tensor, weight: Tensor, stride: int, training: bool) -> None:
+def _once(twin: Callable[..., Tensor], x: Tensor, weight: Tensor, stride: int, padding: int, training: bool) -> None:
     with torch.set_grad_enabled(training):
-        y = twin(x.detach().requires_grad_(training), weight.detach().requires_grad_(training), None, stride)
+        y = twin(x.detach().requires_grad_(training), weight.detach().requires_grad_(training), None, stride, padding)
         if training:
             y.backward(torch.ones_like(y))
         elif y.device.type == "cuda":
@@ -79,40 +94,55 @@ def _once(twin: Callable[..., Tensor], x: Tensor, weight: Tensor, stride: int, t
 
 
 def phase_conv2d(
-    x: Float[Tensor, "b c h w"], weight: Float[Tensor, "o c kh kw"], bias: Float[Tensor, " o"] | None, stride: int
+    x: Float[Tensor, "b c h w"],
+    weight: Float[Tensor, "o c kh kw"],
+    bias: Float[Tensor, " o"] | None,
+    stride: int = 1,
+    padding: int = 0,
 ) -> Float[Tensor, "b o yh yw"]:
-    """What `torch.nn.functional.conv2d(x, weight, bias, stride)` returns."""
+    """What `torch.nn.functional.conv2d(x, weight, bias, stride, padding)` returns."""
+    if padding and stride > 1:
+        x, padding = pad(x, (padding,) * 4), 0
     w_hat = None
     if not torch.is_grad_enabled():
-        sizes = _sizes(x.shape, weight.shape, stride)
+        sizes = _sizes(x.shape, weight.shape, stride, padding)
         w_hat = remembered(weight, sizes, lambda values: _weight_factors(values, sizes))
-    y: Tensor = _PhaseConv.apply(x, weight, w_hat, stride)  # pyright: ignore[reportAssignmentType]
+    y: Tensor = _PhaseConv.apply(x, weight, w_hat, stride, padding)  # pyright: ignore[reportAssignmentType]
     return y if bias is None else y + bias[:, None, None]
+
+
+def is_pixel_major(x: Float[Tensor, "b c h w"]) -> bool:
+    """Whether `x` lies in memory as `[h w b c]`."""
+    return x.permute(2, 3, 0, 1).is_contiguous()
 
 
 class _Sizes(NamedTuple):
     """`taps` of the kernel and `grid` of the image in one phase, for rows and columns."""
 
     stride: int
+    padding: int
     outputs: tuple[int, int]
     taps: tuple[int, int]
     grid: tuple[int, int]
 
+    def maps(self, like: Tensor) -> Correlation:
+        return correlation(self.outputs, self.taps, like.dtype, like.device, (self.padding, self.padding))
 
-def _sizes(x: torch.Size, weight: torch.Size, stride: int) -> _Sizes:
-    outputs = [(size - kernel) // stride + 1 for size, kernel in zip(x[2:], weight[2:], strict=True)]
+
+def _sizes(x: torch.Size, weight: torch.Size, stride: int, padding: int) -> _Sizes:
+    images = [size + 2 * padding for size in x[2:]]
+    outputs = [(size - kernel) // stride + 1 for size, kernel in zip(images, weight[2:], strict=True)]
     taps = [math.ceil(kernel / stride) for kernel in weight[2:]]
-    return _Sizes(
-        stride, (outputs[0], outputs[1]), (taps[0], taps[1]), (outputs[0] + taps[0] - 1, outputs[1] + taps[1] - 1)
-    )
+    grid = [places + taps - 1 - 2 * padding for places, taps in zip(outputs, taps, strict=True)]
+    return _Sizes(stride, padding, (outputs[0], outputs[1]), (taps[0], taps[1]), (grid[0], grid[1]))
 
 
 class _PhaseConv(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, w_hat: Tensor | None, stride: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, w_hat: Tensor | None, stride: int, padding: int) -> Tensor:
         """`w_hat` is given where nothing will be differentiated."""
-        sizes = _sizes(x.shape, weight.shape, stride)
-        maps = correlation(sizes.outputs, sizes.taps, x.dtype, x.device)
+        sizes = _sizes(x.shape, weight.shape, stride, padding)
+        maps = sizes.maps(x)
         x_hat = _to_factors(maps.inputs, x, stride, sizes.grid)
         differentiated = w_hat is None
         w_hat = _weight_factors(weight, sizes) if w_hat is None else w_hat
@@ -122,6 +152,7 @@ class _PhaseConv(torch.autograd.Function):
         workspace.give(y_hat)
         if differentiated:
             ctx.hats, ctx.sizes, ctx.shapes = (x_hat, w_hat), sizes, (x.shape, weight.shape)
+            ctx.pixel_major = stride == 1 and is_pixel_major(x)
         else:
             workspace.give(x_hat)
         return y.unflatten(2, (len(x), -1)).permute(2, 3, 0, 1)
@@ -132,13 +163,17 @@ class _PhaseConv(torch.autograd.Function):
         if ctx.hats is None:
             raise RuntimeError("this graph was freed by an earlier backward pass; use retain_graph=True there")
         (x_hat, w_hat), sizes, (x_shape, w_shape) = ctx.hats, ctx.sizes, ctx.shapes
-        maps = correlation(sizes.outputs, sizes.taps, grad.dtype, grad.device)
+        maps = sizes.maps(grad)
         y_hat = workspace.take(len(x_hat), x_shape[0], w_shape[0], like=grad)
         maps.outputs.apply(grad.permute(2, 3, 0, 1).flatten(2), y_hat.flatten(1))
         grad_x = grad_w = None
         if ctx.needs_input_grad[0]:
             hat = torch.bmm(y_hat, w_hat, out=workspace.take(*x_hat.shape, like=grad))
-            grad_x = _from_factors(maps.inputs, hat, x_shape, sizes.stride, sizes.grid)
+            if ctx.pixel_major:
+                pixels = maps.inputs.transpose(hat.flatten(1), sizes.grid[1])
+                grad_x = pixels.unflatten(2, (x_shape[0], -1)).permute(2, 3, 0, 1)
+            else:
+                grad_x = _from_factors(maps.inputs, hat, x_shape, sizes.stride, sizes.grid)
             workspace.give(hat)
         if ctx.needs_input_grad[1]:
             hat = torch.bmm(y_hat.transpose(1, 2), x_hat, out=workspace.take(*w_hat.shape, like=grad))
@@ -148,17 +183,16 @@ class _PhaseConv(torch.autograd.Function):
         if not torch._C._autograd._get_current_graph_task_keep_graph():  # pyright: ignore[reportAttributeAccessIssue]
             workspace.give(x_hat, w_hat)
             ctx.hats = None
-        return grad_x, grad_w, None, None
+        return grad_x, grad_w, None, None, None
 
 
 def _weight_factors(weight: Tensor, sizes: _Sizes) -> Float[Tensor, "f o sc"]:
-    maps = correlation(sizes.outputs, sizes.taps, weight.dtype, weight.device)
-    return _to_factors(maps.weights, weight, sizes.stride, sizes.taps)
+    return _to_factors(sizes.maps(weight).weights, weight, sizes.stride, sizes.taps)
 
 
 def _to_factors(transform: Transform, x: Tensor, stride: int, grid: tuple[int, int]) -> Float[Tensor, "f b sc"]:
     factors = workspace.take(transform.factors, len(x), stride**2 * x.shape[1], like=x)
-    step = _at_once(x.shape, x)
+    step = len(x) if stride == 1 and is_pixel_major(x) else _at_once(x.shape, x)
     for part, target in zip(x.split(step), factors.split(step, 1), strict=True):
         transform.apply(_phases(part, stride, grid), target.flatten(1))
     return factors

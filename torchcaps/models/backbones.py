@@ -1,7 +1,10 @@
 """What turns pixels into the features that primary capsules are made of."""
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
+from torchcaps.kernels import phase_conv
 from torchcaps.layers import BatchNorm
 
 
@@ -15,9 +18,25 @@ class PaperBackbone(nn.Sequential):
         self.out_channels = channels
 
 
-def _block(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Sequential:
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
-    return nn.Sequential(conv, BatchNorm(outputs), nn.ReLU())
+class _Block(nn.Sequential):
+    """Convolution, batch normalisation, ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
+        conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
+        super().__init__(conv, BatchNorm(outputs), nn.ReLU())
+
+    def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o yh yw"]:
+        conv, norm, relu = self
+        return relu(norm(phase_conv.convolve(conv, input)))  # pyright: ignore[reportArgumentType]
+
+
+class _Pool(nn.Module):
+    """The largest of 2x2, whatever the layout in memory, which it keeps."""
+
+    def forward(self, features: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
+        h, w = features.shape[2] // 2 * 2, features.shape[3] // 2 * 2
+        rows = torch.maximum(features[:, :, 0:h:2], features[:, :, 1:h:2])
+        return torch.maximum(rows[..., 0:w:2], rows[..., 1:w:2])
 
 
 class CompactBackbone(nn.Sequential):
@@ -33,12 +52,53 @@ class CompactBackbone(nn.Sequential):
         super().__init__(
             nn.ZeroPad2d((0, w % 2, 0, h % 2)),
             nn.PixelUnshuffle(2),
-            _block(4 * c, channels // 4, 3, 1, 1),
-            _block(channels // 4, channels // 2, 4, 2),
-            _block(channels // 2, channels, 3, 1, 1),
-            _block(channels, channels, 3, 1, 1),
+            _Block(4 * c, channels // 4, 3, 1, 1),
+            _Block(channels // 4, channels // 2, 4, 2),
+            _Block(channels // 2, channels, 3, 1, 1),
+            _Block(channels, channels, 3, 1, 1),
         )
         self.out_channels = channels
 
 
-BACKBONES = {"paper": PaperBackbone, "compact": CompactBackbone}
+class _Residual(nn.Module):
+    """A 3x3 convolution that adds to what it was given."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.change = _Block(channels, channels, 3, 1, 1)
+
+    def forward(self, features: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        return features + self.change(features)
+
+
+class NaturalBackbone(nn.Sequential):
+    """A small residual network for photographs: colour, texture and clutter need depth before capsules make sense.
+
+    Whatever the size of the image, blocks of stride 2 bring it to at most 20 pixels a side, where the work is done; two
+    poolings later the primary capsules see a grid of about 4x4, each the size of an object's part.
+    """
+
+    primary_kernel, primary_stride, primary_norm = 1, 1, True
+
+    def __init__(self, image: tuple[int, int, int], channels: int) -> None:
+        c, h, w = image
+        layers: list[nn.Module] = [nn.ZeroPad2d((0, w % 2, 0, h % 2)), nn.PixelUnshuffle(2)]
+        side, inputs = -(-max(h, w) // 2), 4 * c
+        while side > 20:
+            layers.append(_Block(inputs, channels // 8, 3, 2, 1))
+            side, inputs = -(-side // 2), channels // 8
+        super().__init__(
+            *layers,
+            _Block(inputs, channels // 4, 3, 1, 1),
+            _Block(channels // 4, channels // 2, 3, 1, 1),
+            _Pool(),
+            _Residual(channels // 2),
+            _Block(channels // 2, channels, 3, 1, 1),
+            _Residual(channels),
+            _Pool(),
+            _Residual(channels),
+        )
+        self.out_channels = channels
+
+
+BACKBONES = {"paper": PaperBackbone, "compact": CompactBackbone, "natural": NaturalBackbone}

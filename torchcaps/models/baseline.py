@@ -10,9 +10,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from torchcaps.data.sets import Batch
 from torchcaps.errors import UserError
-from torchcaps.functional import present
+from torchcaps.functional import present, standardise
 from torchcaps.layers import BatchNorm
-from torchcaps.models.backbones import CompactBackbone
+from torchcaps.models.backbones import CompactBackbone, NaturalBackbone
+from torchcaps.models.hub import Pretrained
 from torchcaps.types import ModelOutput
 
 
@@ -21,7 +22,7 @@ class CNNConfig:
     image: tuple[int, int, int] = (1, 28, 28)
     classes: int = 10
     digits: int = 1
-    design: Literal["mnist", "multimnist", "affnist", "compact"] = "mnist"
+    design: Literal["mnist", "multimnist", "affnist", "compact", "natural", "smallnorb", "smallnorb-small"] = "mnist"
 
 
 def _mnist(image: tuple[int, int, int]) -> list[nn.Module]:
@@ -62,10 +63,48 @@ def _compact(image: tuple[int, int, int]) -> list[nn.Module]:
     ]  # fmt: skip
 
 
-DESIGNS = {"mnist": _mnist, "multimnist": _multimnist, "affnist": _affnist, "compact": _compact}
+def _natural(image: tuple[int, int, int]) -> list[nn.Module]:
+    """The backbone of the capsule networks for photographs, averaged over all places."""
+    return [NaturalBackbone(image, 128), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 
-class CNN(nn.Module):
+class Standardise(nn.Module):
+    """Each image to mean 0 and variance 1, as for the matrix capsules."""
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        return standardise(images)
+
+
+def _smallnorb(
+    image: tuple[int, int, int], channels: tuple[int, int] = (32, 64), hidden: int = 1024
+) -> list[nn.Module]:
+    """Hinton et al. 2018, section 5: 32 and 64 channels of 5x5, each with 2x2 max pooling, 1024 units, dropout."""
+    first, second = channels
+    return [
+        Standardise(),
+        nn.Conv2d(image[0], first, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(first, second, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.LazyLinear(hidden), nn.ReLU(), nn.Dropout(0.5),
+    ]  # fmt: skip
+
+
+def _smallnorb_small(image: tuple[int, int, int]) -> list[nn.Module]:
+    """The same with as many parameters as the smaller matrix capsules."""
+    return _smallnorb(image, (16, 16), 60)
+
+
+DESIGNS = {
+    "mnist": _mnist,
+    "multimnist": _multimnist,
+    "affnist": _affnist,
+    "compact": _compact,
+    "natural": _natural,
+    "smallnorb": _smallnorb,
+    "smallnorb-small": _smallnorb_small,
+}
+
+
+class CNN(Pretrained, nn.Module):
     """Softmax and cross entropy for one object per image, independent sigmoids for several."""
 
     def __init__(self, config: CNNConfig) -> None:

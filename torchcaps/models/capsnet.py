@@ -17,6 +17,8 @@ from torchcaps.layers import DenseCaps, PrimaryCaps
 from torchcaps.losses import RECIPES, margin_loss, reconstruction_loss
 from torchcaps.models.backbones import BACKBONES
 from torchcaps.models.decoders import make_decoder
+from torchcaps.models.hub import Pretrained
+from torchcaps.routing import options_of
 from torchcaps.types import ModelOutput
 
 
@@ -28,7 +30,7 @@ class CapsNetConfig:
     classes: int = 10
     digits: int = 1
     """How many things one image shows: 2 for MultiMNIST."""
-    backbone: Literal["paper", "compact"] = "paper"
+    backbone: Literal["paper", "compact", "natural"] = "paper"
     channels: int = 256
     primary_types: int = 32
     primary_dim: int = 8
@@ -43,7 +45,7 @@ class CapsNetConfig:
     """Instead of the recipe's own."""
 
 
-class CapsNet(nn.Module):
+class CapsNet(Pretrained, nn.Module):
     def __init__(self, config: CapsNetConfig) -> None:
         super().__init__()
         self.config = config
@@ -59,7 +61,8 @@ class CapsNet(nn.Module):
             divide=config.primary_types if official else 1,
         )
         self.grid = self._grid()
-        options = {**config.routing_options, **({"bias": True} if official else {})}
+        bias = {"bias": True} if official and "bias" in options_of(config.routing) else {}
+        options = {**config.routing_options, **bias}
         children = self.grid[0] * self.grid[1] * self.grid[2]
         self.classes = DenseCaps(children, config.primary_dim, config.classes, config.dim, config.routing, **options)
         self.decoder = make_decoder(config.decoder, config.classes * config.dim, config.image)

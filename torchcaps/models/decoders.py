@@ -25,15 +25,19 @@ class DenseDecoder(nn.Module):
 
 
 class ConvDecoder(nn.Module):
-    """A coarse map by fully connected layers, then convolutions that draw a tile of 4x4 pixels at each of its places.
+    """A coarse map by fully connected layers, then convolutions that draw a tile of pixels at each of its places.
 
-    Sharper than the dense one after the same number of images, because strokes look alike everywhere.
+    Sharper than the dense one after the same number of images, because strokes look alike everywhere. Tiles are of 4x4
+    pixels, and larger where the map would be more than 10 places wide.
     """
 
-    def __init__(self, inputs: int, image: Image, width: int = 256, tile: int = 4) -> None:
+    def __init__(self, inputs: int, image: Image, width: int = 256) -> None:
         super().__init__()
         c, h, w = image
         self.image = image
+        tile = 4
+        while tile * 10 < max(h, w):
+            tile *= 2
         coarse = (16, -(-h // tile), -(-w // tile))
         self.layers = nn.Sequential(
             nn.Linear(inputs, width), nn.ReLU(),

@@ -9,9 +9,11 @@ from torch import nn
 from torchcaps.errors import UserError
 from torchcaps.models.baseline import CNN, CNNConfig
 from torchcaps.models.capsnet import CapsNet, CapsNetConfig
+from torchcaps.models.matrix import MatrixCaps, MatrixConfig
+from torchcaps.routing import check_options
 
-Config = CapsNetConfig | CNNConfig
-Model = CapsNet | CNN
+Config = CapsNetConfig | CNNConfig | MatrixConfig
+Model = CapsNet | CNN | MatrixCaps
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Entry:
     data: str
     about: str
     training: dict[str, Any] = field(default_factory=dict)
+    fits_any: bool = False
+    """Whether it sizes itself: `suited` says how."""
 
 
 def _compact(**fields: Any) -> CapsNetConfig:
@@ -34,7 +38,8 @@ def _compact(**fields: Any) -> CapsNetConfig:
 _FAST = {"optimiser": "muon", "lr": 1e-2, "schedule": "linear", "warmup": 0.05}
 
 MODELS: dict[str, Entry] = {
-    "capsnet": Entry(CapsNetConfig(), "mnist", "sizes itself to any image and number of classes"),
+    "capsnet": Entry(CapsNetConfig(), "mnist", "sizes itself to any image and number of classes", fits_any=True),
+    "cnn": Entry(CNNConfig(design="compact"), "mnist", "the same backbones without the capsules", _FAST, fits_any=True),
     "capsnet-mnist": Entry(CapsNetConfig(), "mnist", "the paper's network"),
     "capsnet-multimnist": Entry(
         CapsNetConfig(image=(1, 36, 36), digits=2), "multimnist", "the paper's network for overlapping digits"
@@ -64,6 +69,9 @@ MODELS: dict[str, Entry] = {
     "cnn-multimnist": Entry(
         CNNConfig(image=(1, 36, 36), digits=2, design="multimnist"), "multimnist", "the paper's baseline"
     ),
+    "cnn-mnist-small": Entry(
+        CNNConfig(design="compact"), "mnist", "capsnet-mnist-small without the capsules", _FAST
+    ),
     "cnn-multimnist-small": Entry(
         CNNConfig(image=(1, 36, 36), digits=2, design="compact"),
         "multimnist",
@@ -72,6 +80,24 @@ MODELS: dict[str, Entry] = {
     ),
     "cnn-affnist": Entry(
         CNNConfig(image=(1, 40, 40), design="affnist"), "translated-mnist", "a CNN as large as capsnet-affnist"
+    ),
+}
+
+
+_EM = {"lr": 3e-3, "schedule": "linear", "warmup": 0.05, "batch": 64}
+
+MODELS |= {
+    "matrix-smallnorb": Entry(MatrixConfig(), "smallnorb", "matrix capsules with EM routing, as in the paper", _EM),
+    "matrix-smallnorb-small": Entry(
+        MatrixConfig(channels=64, primary_types=8, types=(16, 16)), "smallnorb", "the paper's smaller one", _EM
+    ),
+    "cnn-smallnorb": Entry(
+        CNNConfig(image=(2, 32, 32), classes=5, design="smallnorb"), "smallnorb", "the baseline of that paper"
+    ),
+    "cnn-smallnorb-small": Entry(
+        CNNConfig(image=(2, 32, 32), classes=5, design="smallnorb-small"),
+        "smallnorb",
+        "a CNN as large as matrix-smallnorb-small",
     ),
 }
 
@@ -86,18 +112,64 @@ def find(name: str) -> Entry:
     return MODELS[name]
 
 
+def suited(name: str, image: tuple[int, int, int], classes: int, digits: int = 1) -> dict[str, Any]:
+    """The configuration of a model that sizes itself, for images other than the paper's.
+
+    Small grey images, of digits or letters, go with the compact backbone; larger ones and colour with the one for
+    photographs. Reconstruction of a photograph weighs what it does in the paper: 0.0005 for each of 784 pixels.
+    """
+    c, h, w = image
+    small = c == 1 and min(h, w) >= 16 and (max(h, w) <= 28 or digits > 1)
+    shape = {"image": image, "classes": classes, "digits": digits}
+    if isinstance(find(name).config, CNNConfig):
+        return {**shape, "design": "compact" if small else "natural"}
+    if small:
+        own = {"backbone": "compact", "primary_types": 4, "reconstruction_weight": 0.007}
+    else:
+        own = {"backbone": "natural", "primary_types": 16, "reconstruction_weight": 0.0005 * 784 / (c * h * w)}
+    return {**shape, **own, "channels": 128, "decoder": "conv"}
+
+
+def suited_training(images: int) -> dict[str, Any]:
+    """The training of a network that sized itself: at least ten steps in an epoch, as far as there are images."""
+    batch = next((size for size in (128, 64, 32, 16) if 10 * size <= images), min(8, images))
+    return {**_FAST, "batch": batch}
+
+
 def build(config: Config) -> Model:
-    return CapsNet(config) if isinstance(config, CapsNetConfig) else CNN(config)
+    match config:
+        case CapsNetConfig():
+            return CapsNet(config)
+        case MatrixConfig():
+            return MatrixCaps(config)
+        case CNNConfig():
+            return CNN(config)
 
 
 def configure(name: str, **overrides: Any) -> Config:
     """The named configuration with some fields changed; unknown fields are refused by name."""
-    config = find(name).config
+    entry = find(name)
+    config = entry.config
+    image = overrides.get("image", config.image)
+    if entry.fits_any and image != config.image and not {"backbone", "design"} & set(overrides):
+        classes, digits = (overrides.get(key, getattr(config, key)) for key in ("classes", "digits"))
+        overrides = {**suited(name, image, classes, digits), **overrides}
     known = {field.name for field in dataclasses.fields(config)}
     unknown = sorted(set(overrides) - known)
     if unknown:
         raise UserError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+    if isinstance(config, CapsNetConfig | MatrixConfig):
+        overrides = _with_own_options(config, overrides)
     return dataclasses.replace(config, **overrides)
+
+
+def _with_own_options(config: CapsNetConfig | MatrixConfig, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Another routing does not inherit the options that were chosen for the one it takes the place of."""
+    routing = overrides.get("routing", config.routing)
+    kept = config.routing_options if routing == config.routing else {}
+    options = overrides.get("routing_options", kept)
+    check_options(routing, options)
+    return {**overrides, "routing_options": options}
 
 
 def create_model(name: str, pretrained: bool = False, **overrides: Any) -> Model:

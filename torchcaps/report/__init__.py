@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from torchcaps.figures import Animation, style, to_png
-from torchcaps.report.page import Picture, page
+from torchcaps.report.page import Picture, Table, page
 from torchcaps.report.sections import Section, read_run, sections
 from torchcaps.runs import write_bytes
 
@@ -12,11 +12,11 @@ from torchcaps.runs import write_bytes
 def write_report(run: Path) -> Path:
     """Draw the pictures into `run/figures` and write `run/report.html`, one file that needs no other."""
     finished = read_run(run)
-    pictures = [_draw(section, run / "figures") for section in sections(finished)]
+    parts = [part if isinstance(part, Table) else _draw(part, run / "figures") for part in sections(finished)]
     report = run / "report.html"
     details = {"Configuration": finished.config, "Result": finished.result, "Manifest": finished.manifest}
     texts = {title: json.dumps(value, indent=2, ensure_ascii=False) for title, value in details.items()}
-    write_bytes(report, page(finished.result, finished.manifest, pictures, texts).encode())
+    write_bytes(report, page(finished.result, finished.manifest, parts, texts).encode())
     return report
 
 

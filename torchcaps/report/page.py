@@ -22,6 +22,17 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Table:
+    """Numbers to read one by one. What goes beyond the first rows is folded away."""
+
+    title: str
+    about: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    shown: int = 25
+
+
+@dataclass(frozen=True)
 class Published:
     """A result to read ours against, with what is known about it."""
 
@@ -46,17 +57,25 @@ PUBLISHED = {
 
 
 def page(
-    result: Mapping[str, Any], manifest: Mapping[str, Any], pictures: Sequence[Picture], details: Mapping[str, str]
+    result: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+    parts: Sequence[Picture | Table],
+    details: Mapping[str, str],
 ) -> str:
     title = f"{result['model']} on {result['data']}"
-    css = files("torchcaps.report").joinpath("page.css").read_text(encoding="utf-8")
     body = [
         _headline(title, result),
         _facts(result, manifest),
         _comparison(result),
-        *(_figure(picture) for picture in pictures),
-        *(_details(name, text) for name, text in details.items()),
+        *(figure(part) if isinstance(part, Picture) else _table(part) for part in parts),
+        *(folded(name, f"<pre><code>{escape(text)}</code></pre>") for name, text in details.items()),
     ]
+    return document(title, body)
+
+
+def document(title: str, body: Iterable[str]) -> str:
+    """A whole file from its parts, in our style."""
+    css = files("torchcaps.report").joinpath("page.css").read_text(encoding="utf-8")
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -144,9 +163,24 @@ def _cells(tag: str, texts: Iterable[str]) -> str:
     return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>\n"
 
 
-def _figure(picture: Picture) -> str:
+def _table(table: Table) -> str:
+    head, rest = table.rows[: table.shown], table.rows[table.shown :]
+    blocks = [
+        f"<table class='plain'>\n<thead>{_cells('th', table.header)}</thead>\n"
+        f"<tbody>{''.join(_cells('td', row) for row in rows)}</tbody>\n</table>\n"
+        for rows in (head, rest)
+    ]
+    more = folded(f"{len(rest)} more", blocks[1]) if rest else ""
+    return f"""<section class="long">
+<h2>{escape(table.title)}</h2>
+{blocks[0]}{more}<p class="about">{escape(table.about)}</p>
+</section>
+"""
+
+
+def figure(picture: Picture) -> str:
     images = "\n".join(
-        f'<img class="{name}" alt="{escape(picture.title)}" src="{_data_uri(content)}">'
+        f'<img class="{name}" alt="{escape(picture.title)}" src="{data_uri(content)}">'
         for name, content in picture.versions.items()
     )
     return f"""<section>
@@ -159,13 +193,13 @@ def _figure(picture: Picture) -> str:
 """
 
 
-def _data_uri(content: bytes) -> str:
+def data_uri(content: bytes) -> str:
     kind = "gif" if content.startswith(b"GIF8") else "png"
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _details(name: str, text: str) -> str:
-    return f"<details><summary>{escape(name)}</summary><pre><code>{escape(text)}</code></pre></details>\n"
+def folded(name: str, content: str) -> str:
+    return f"<details><summary>{escape(name)}</summary>{content}</details>\n"
 
 
 def _percent(share: float | None) -> str:

@@ -14,11 +14,13 @@ from safetensors import SafetensorError
 from torch import nn
 
 from torchcaps import data as named
-from torchcaps import figures, probes
+from torchcaps import figures, metrics, probes
 from torchcaps.data.sets import ScoredSet
 from torchcaps.errors import UserError
+from torchcaps.figures.scores import FEW
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.probes import Answers
+from torchcaps.report.page import Table
 from torchcaps.runs import load_run, read_json
 from torchcaps.train import FRAMES
 
@@ -95,7 +97,7 @@ def _read_watched(path: Path) -> dict[str, torch.Tensor] | None:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 
-def sections(run: FinishedRun) -> Iterator[Section]:
+def sections(run: FinishedRun) -> Iterator[Section | Table]:
     several = run.digits == 2
     if several:
         yield _pairs(run)
@@ -107,10 +109,12 @@ def sections(run: FinishedRun) -> Iterator[Section]:
     yield _lengths(run)
     if several:
         yield _breakdown(run)
-    yield _misses(run)
-    if not several:
+        yield _misses(run)
+    else:
         yield _confusion(run)
+        yield _per_class(run)
         yield from _worst(run)
+        yield _reliability(run)
     if probes.reconstructs(run.model):
         yield _perturbations(run, run.model)
     if len(run.rows) > 1:
@@ -207,9 +211,41 @@ def _misses(run: FinishedRun) -> Section:
 
 
 def _confusion(run: FinishedRun) -> Section:
-    about = "Rows are labels, columns what they were taken for; the stronger the shade, the more often."
-    counts = probes.confusion(run.answers)
+    about = (
+        "Rows are labels, columns what they were taken for, in percent of the label's images; the stronger the shade,"
+        " the more often. A dot rounds to nothing."
+    )
+    counts = metrics.confusion(*run.answers)
     return Section("confusion", "What is taken for what", about, partial(figures.confusion_matrix, counts, run.classes))
+
+
+def _per_class(run: FinishedRun) -> Table:
+    rows = sorted(metrics.per_class(*run.answers).rows(run.classes), key=lambda row: (row["f1"], row["class"]))
+    about = (
+        "Precision is the share of a class's answers that are right, recall the share of its images that were found, F1"
+        " their harmonic mean. The weakest class first; images are those of the test set."
+    )
+    cells = [
+        (str(row["class"]), *(f"{row[name]:.1%}" for name in ("precision", "recall", "f1")), f"{row['support']:,}")
+        for row in rows
+    ]
+    return Table("Class by class", about, ("", "precision", "recall", "F1", "images"), cells)
+
+
+def _reliability(run: FinishedRun) -> Section:
+    bins = metrics.reliability(*run.answers)
+    what = (
+        "Lengths are no probabilities: the loss only asks for more than 0.9 where a class is there and less than 0.1"
+        " where it is not."
+        if run.capsules
+        else "The network's outputs were trained as probabilities."
+    )
+    about = (
+        f"{what} Read as probabilities they are off by {bins.ece:.3f} on average (expected calibration error,"
+        f" {metrics.BINS} bins). Bars are the share of answers of some length that are right (pale: of fewer than"
+        f" {FEW} answers), dots their mean length. Above the dotted line it knows more than it says."
+    )
+    return Section("reliability", "What a length is worth", about, partial(figures.reliability, bins))
 
 
 def _worst(run: FinishedRun) -> Iterator[Section]:

@@ -4,17 +4,18 @@
     output = routing(votes, activations, trace=True)      # RoutingOutput(poses, activations, trace)
 
 A routing is pure in its inputs: it writes no state in `forward`, and an image's answer does not depend on its
-neighbours in the batch. Learned parameters (log priors, biases, temperatures) belong to the routing itself.
+neighbours in the batch. Learned parameters (log priors, biases, temperatures) belong to the routing itself. Activations
+are probabilities: between 0 and 1, whatever the poses are, so that any loss on a layer's activations suits any routing.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.types import RoutingOutput, RoutingTrace
+from torchcaps.types import Capsules, RoutingOutput, RoutingTrace
 
 # A child's normaliser over every parent it reaches: log Σ exp(logit). Dense layers sum over j; a convolutional layer
 # also sums over the positions at which the same child meets other parents.
@@ -22,17 +23,20 @@ Competition = Callable[[Float[Tensor, "b i j"]], Float[Tensor, "b i #j"]]
 
 
 class VoteShape(NamedTuple):
-    """The sizes a routing may need for its parameters."""
+    """The sizes a routing may need for its parameters; `child_dim` only if it reads the children's own poses."""
 
     children: int
     parents: int
     dim: int
+    child_dim: int = 0
 
 
 class Routing(nn.Module):
     """Turns votes into parents. Subclasses take a `VoteShape` and keyword options, and implement `forward`."""
 
     iterations: int = 1
+    reads_children: ClassVar[bool] = False
+    """Whether `forward` also takes `children`, the poses `[b i p]` that the votes were made from."""
 
     def forward(
         self,
@@ -42,6 +46,18 @@ class Routing(nn.Module):
         competition: Competition | None = None,
     ) -> RoutingOutput:
         raise NotImplementedError
+
+
+def route(
+    routing: Routing,
+    votes: Float[Tensor, "b i j d"],
+    children: Capsules | RoutingOutput,
+    trace: bool = False,
+    competition: Competition | None = None,
+) -> RoutingOutput:
+    """Hand a routing what it reads: every layer calls its routing through here."""
+    extra = {"children": children.poses} if routing.reads_children else {}
+    return routing(votes, children.activations, trace, competition, **extra)
 
 
 def couplings(
@@ -57,6 +73,12 @@ def couplings(
     if leaky:
         normaliser = torch.logaddexp(normaliser, torch.zeros_like(normaliser))
     return torch.exp(logits - normaliser)
+
+
+def positive(iterations: int) -> int:
+    if iterations < 1:
+        raise ValueError(f"iterations must be at least 1, not {iterations}")
+    return iterations
 
 
 class Recorder:

@@ -3,7 +3,8 @@
     check_routing(MyRouting)                                          # MyRouting(VoteShape(...)) -> Routing
     check_iterations(lambda shape, n: MyRouting(shape, iterations=n))
 
-What is not true of every right algorithm is declared by the routing itself: `leaky = True` (couplings of a child may
+What is not true of every right algorithm is declared by the routing itself: `reads_children = True` (it is also given
+the poses that the votes were made from, as in the layers), `leaky = True` (couplings of a child may
 sum to less than one), `gradient = "last"` (the backward pass holds the couplings constant, so it is not the gradient of
 the forward pass), `deterministic = False` (random by design; what compares two calls is left out).
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable
 from torchcaps.routing import Routing, VoteShape
 from torchcaps.testing import routing_properties as prop
 from torchcaps.testing.core import require, require_close
-from torchcaps.testing.routing_case import SHAPE, Combine, MakeRouting, RoutingCase
+from torchcaps.testing.routing_case import SHAPE, Combine, MakeRouting, RoutingCase, routed
 from torchcaps.types import RoutingOutput, RoutingTrace
 
 _COMPARE_TWO_CALLS = (
@@ -27,6 +28,7 @@ _COMPARE_TWO_CALLS = (
 )
 ROUTING_PROPERTIES: tuple[Callable[[RoutingCase], None], ...] = (
     prop.output_shapes,
+    prop.activations_are_probabilities,
     prop.forward_is_pure,
     prop.couplings_sum_to_one_over_parents,
     prop.competitors_elsewhere_take_their_share,
@@ -90,8 +92,9 @@ def check_iterations(
                 f"the first {n - 1} of {n} iterations are not those of a routing with {n - 1}",
             )
         if starts_from_priors:
-            votes, activations = case.inputs()
-            other = routing(votes.flip(2) - 1, activations, trace=True).trace
+            votes, activations, poses = case.inputs()
+            other = routed(routing, votes.flip(2) - 1, activations, poses, trace=True).trace
+            assert other is not None
             require_close(
                 other.couplings[0], trace.couplings[0], "the first pass's couplings depend on the votes already"
             )

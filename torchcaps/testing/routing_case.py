@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchcaps.routing import Routing, VoteShape
+from torchcaps.routing import Competition, Routing, VoteShape
 from torchcaps.testing.core import Run, must_run, require, seeded
 from torchcaps.types import RoutingOutput, RoutingTrace
 
@@ -14,8 +14,8 @@ MakeRouting = Callable[[VoteShape], Routing]
 # The parents' poses that a weighted mean of the votes gives: combine(routing, votes, couplings).
 Combine = Callable[[Routing, Tensor, Tensor], Tensor]
 
-# Three different sizes, so that an axis of a parameter is known by its size.
-SHAPE = VoteShape(children=7, parents=5, dim=4)
+# Different sizes, so that an axis of a parameter is known by its size.
+SHAPE = VoteShape(children=7, parents=5, dim=4, child_dim=3)
 
 
 @dataclass(frozen=True)
@@ -34,28 +34,43 @@ class RoutingCase:
                 parameter += 0.1 * torch.randn_like(parameter)
         return routing.to(dtype).eval()
 
-    def inputs(self, dtype: torch.dtype = torch.float64, batch: int | None = None) -> tuple[Tensor, Tensor]:
-        batch = batch or self.batch
+    def inputs(self, dtype: torch.dtype = torch.float64, batch: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Votes, the children's activations and their poses."""
+        batch, (children, parents, dim, child_dim) = batch or self.batch, self.shape
         with seeded(2):
-            votes = torch.randn(batch, *self.shape, dtype=torch.float64)
-            activations = torch.rand(batch, self.shape.children, dtype=torch.float64) * 0.8 + 0.1
-        return votes.to(dtype), activations.to(dtype)
+            votes = torch.randn(batch, children, parents, dim, dtype=torch.float64)
+            activations = torch.rand(batch, children, dtype=torch.float64) * 0.8 + 0.1
+            poses = torch.randn(batch, children, child_dim, dtype=torch.float64)
+        return votes.to(dtype), activations.to(dtype), poses.to(dtype)
 
     def traced(self, routing: Routing | None = None) -> tuple[RoutingOutput, RoutingTrace]:
         with must_run("routing with trace=True"):
-            output = (routing or self.routing())(*self.inputs(), trace=True)
+            output = routed(routing or self.routing(), *self.inputs(), trace=True)
         require(output.trace is not None, "trace=True gives no trace")
         assert output.trace is not None
         return output, output.trace
 
     def __post_init__(self) -> None:
         if len({*self.shape}) < len(self.shape):
-            raise ValueError(f"children, parents and dim must be three different numbers, not {tuple(self.shape)}")
+            raise ValueError(f"children, parents and dimensions must be different numbers, not {tuple(self.shape)}")
 
 
-def runner(routing: nn.Module) -> Run:
-    def run(votes: Tensor, activations: Tensor) -> Sequence[Tensor]:
-        output = routing(votes, activations)
+def routed(
+    routing: nn.Module,
+    votes: Tensor,
+    activations: Tensor,
+    poses: Tensor,
+    trace: bool = False,
+    competition: Competition | None = None,
+) -> RoutingOutput:
+    """The children's poses are for a routing that reads them."""
+    extra = {"children": poses} if getattr(routing, "reads_children", False) else {}
+    return routing(votes, activations, trace=trace, competition=competition, **extra)
+
+
+def runner(routing: nn.Module, trace: bool = False) -> Run:
+    def run(votes: Tensor, activations: Tensor, poses: Tensor) -> Sequence[Tensor]:
+        output = routed(routing, votes, activations, poses, trace)
         return output.poses, output.activations
 
     return run

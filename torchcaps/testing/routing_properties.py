@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +19,23 @@ from torchcaps.testing.core import (
     require_stateless,
     same_bytes,
 )
-from torchcaps.testing.routing_case import RoutingCase, runner
+from torchcaps.testing.routing_case import RoutingCase, routed, runner
 
 
 def output_shapes(case: RoutingCase) -> None:
     with must_run("routing"):
-        output = case.routing()(*case.inputs())
+        output = routed(case.routing(), *case.inputs())
     b, j, d = case.batch, case.shape.parents, case.shape.dim
     require(output.poses.shape == (b, j, d), f"poses are {list(output.poses.shape)} instead of {[b, j, d]}")
     require(output.activations.shape == (b, j), f"activations are {list(output.activations.shape)} instead of {[b, j]}")
     require(output.trace is None, "a trace is returned although nobody asked for it")
+
+
+def activations_are_probabilities(case: RoutingCase) -> None:
+    with must_run("routing"):
+        activations = routed(case.routing(), *case.inputs()).activations
+    low, high = activations.min().item(), activations.max().item()
+    require(low >= 0 and high <= 1, f"the parents' activations run from {low:.3g} to {high:.3g}, outside 0 .. 1")
 
 
 def couplings_sum_to_one_over_parents(case: RoutingCase) -> None:
@@ -58,8 +64,10 @@ def competitors_elsewhere_take_their_share(case: RoutingCase) -> None:
         return alone(logits) + math.log(2)
 
     with must_run("routing with a competition"):
-        plain, same = routing(*inputs), routing(*inputs, competition=alone)
-        shared = routing(*inputs, trace=True, competition=among_twins).trace.couplings.sum(-1).max().item()
+        plain, same = routed(routing, *inputs), routed(routing, *inputs, competition=alone)
+        trace = routed(routing, *inputs, trace=True, competition=among_twins).trace
+    assert trace is not None
+    shared = trace.couplings.sum(-1).max().item()
     if getattr(routing, "deterministic", True):
         require_close(same.poses, plain.poses, "a competition over the parents themselves changes the poses")
     require(
@@ -78,7 +86,7 @@ def every_iteration_is_traced(case: RoutingCase) -> None:
 def trace_changes_nothing(case: RoutingCase) -> None:
     routing = case.routing()
     with must_run("routing"):
-        plain = routing(*case.inputs())
+        plain = routed(routing, *case.inputs())
     traced = case.traced(routing)[0]
     for name in ("poses", "activations"):
         require(same_bytes(getattr(plain, name), getattr(traced, name)), f"trace=True changes the {name}")
@@ -94,21 +102,22 @@ def output_follows_from_last_couplings(case: RoutingCase) -> None:
 
 
 def order_of_children_is_irrelevant(case: RoutingCase) -> None:
-    votes, activations = case.inputs()
+    votes, activations, poses = case.inputs()
     order = torch.arange(case.shape.children).roll(1).flip(0)
     with must_run("routing with its children in another order"):
-        plain = case.routing()(votes, activations)
-        permuted = _reordered(case.routing(), order)(votes[:, order], activations[:, order])
+        plain = routed(case.routing(), votes, activations, poses)
+        moved = _reordered(case.routing(), order)
+        permuted = routed(moved, votes[:, order], activations[:, order], poses[:, order])
     require_close(permuted.poses, plain.poses, "permuting the children changes the parents' poses")
     require_close(permuted.activations, plain.activations, "permuting the children changes the parents' activations")
 
 
 def parents_permute_with_their_votes(case: RoutingCase) -> None:
-    votes, activations = case.inputs()
+    votes, activations, poses = case.inputs()
     order = torch.arange(case.shape.parents).roll(1).flip(0)
     with must_run("routing with its parents in another order"):
-        plain = case.routing()(votes, activations)
-        permuted = _reordered(case.routing(), order)(votes[:, :, order], activations)
+        plain = routed(case.routing(), votes, activations, poses)
+        permuted = routed(_reordered(case.routing(), order), votes[:, :, order], activations, poses)
     require_close(permuted.poses, plain.poses[:, order], "permuting the parents does not permute their poses")
     require_close(
         permuted.activations, plain.activations[:, order], "permuting the parents does not permute their activations"
@@ -135,27 +144,30 @@ def images_are_independent(case: RoutingCase) -> None:
 
 def gradients_are_finite_at_zero(case: RoutingCase) -> None:
     for dtype in (torch.float64, torch.float32):
-        routing, (votes, activations) = case.routing(dtype), case.inputs(dtype)
-        nothing = torch.zeros_like(votes)
-        require_finite_gradients("routing of all-zero votes", routing, runner(routing), (nothing, activations))
-        one_child, one_parent = votes.clone(), votes.clone()
-        one_child[:, 0], one_parent[:, :, 0] = 0, 0
-        require_finite_gradients("routing of an all-zero child", routing, runner(routing), (one_child, activations))
-        require_finite_gradients("routing to an all-zero parent", routing, runner(routing), (one_parent, activations))
+        routing, (votes, activations, poses) = case.routing(dtype), case.inputs(dtype)
+        nothing, one_child, one_parent, no_child = (votes.clone() for _ in range(4))
+        nothing[:], one_child[:, 0], one_parent[:, :, 0] = 0, 0, 0
+        inputs = {
+            "routing of all-zero votes": (nothing, activations, torch.zeros_like(poses)),
+            "routing of an all-zero child": (one_child, activations, poses),
+            "routing to an all-zero parent": (one_parent, activations, poses),
+            "routing of children that are all absent": (no_child, torch.zeros_like(activations), poses),
+        }
+        for what, given in inputs.items():
+            require_finite_gradients(what, routing, runner(routing), given)
 
 
 def gradient_is_that_of_the_function(case: RoutingCase) -> None:
-    routing, (votes, activations) = case.routing(), case.inputs(batch=2)
+    routing, given = case.routing(), case.inputs(batch=2)
     if getattr(routing, "gradient", "full") == "last":
         return
     names = [name for name, _ in routing.named_parameters()]
 
-    def function(votes: Tensor, activations: Tensor, *parameters: Tensor) -> Sequence[Tensor]:
-        replaced = dict(zip(names, parameters, strict=True))
-        output = torch.func.functional_call(routing, replaced, (votes, activations))
-        return output.poses, output.activations
+    def function(votes: Tensor, activations: Tensor, poses: Tensor, *parameters: Tensor) -> Sequence[Tensor]:
+        replaced = {f"routing.{name}": value for name, value in zip(names, parameters, strict=True)}
+        return torch.func.functional_call(_PlainOutputs(routing), replaced, (votes, activations, poses))
 
-    inputs = [tensor.detach().clone().requires_grad_() for tensor in (votes, activations, *routing.parameters())]
+    inputs = [tensor.detach().clone().requires_grad_() for tensor in (*given, *routing.parameters())]
     with must_run("the backward pass does not match finite differences in float64"):
         torch.autograd.gradcheck(function, inputs, atol=1e-6, fast_mode=True)
 
@@ -174,8 +186,7 @@ def forward_is_pure(case: RoutingCase) -> None:
     for training in (False, True):
         routing = case.routing().train(training)
         for trace in (False, True):
-            run = partial(routing, trace=trace)
-            require_stateless(f"routing with trace={trace}", routing, run, case.inputs())
+            require_stateless(f"routing with trace={trace}", routing, runner(routing, trace), case.inputs())
         if getattr(routing, "deterministic", True):
             require_repeatable("routing", runner(routing), case.inputs())
 
@@ -185,14 +196,14 @@ def runs_on_any_device(case: RoutingCase) -> None:
 
 
 class _PlainOutputs(nn.Module):
-    """A routing as `torch.export` likes it: tensors in, tensors out."""
+    """A routing as `torch.export` and `torch.func` like it: tensors in, tensors out."""
 
     def __init__(self, routing: Routing) -> None:
         super().__init__()
         self.routing = routing
 
-    def forward(self, votes: Tensor, activations: Tensor) -> tuple[Tensor, Tensor]:
-        output = self.routing(votes, activations)
+    def forward(self, votes: Tensor, activations: Tensor, poses: Tensor) -> tuple[Tensor, Tensor]:
+        output = routed(self.routing, votes, activations, poses)
         return output.poses, output.activations
 
 
@@ -202,7 +213,7 @@ def exports_with_any_batch(case: RoutingCase) -> None:
     with must_run("torch.export with a batch of any size"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         inputs = case.inputs(torch.float32)
-        program = torch.export.export(_PlainOutputs(routing), inputs, dynamic_shapes=(batch, batch)).module()
+        program = torch.export.export(_PlainOutputs(routing), inputs, dynamic_shapes=(batch,) * 3).module()
         for size in (1, case.batch + 2):
             inputs = case.inputs(torch.float32, size)
             for exported, eager in zip(program(*inputs), runner(routing)(*inputs), strict=True):

@@ -17,6 +17,7 @@ from torchcaps.functional import votes
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.zoo import MODELS, count_parameters, create_model
+from torchcaps.routing import route
 from torchcaps.types import Capsules, RoutingOutput
 from torchcaps.web.receptive import Placement, placement
 
@@ -96,7 +97,7 @@ class Engine:
             }
         return {
             "name": self.name,
-            "data": self.data,
+            "data": named.title(self.data),
             "accuracy": PRETRAINED.get(self.name, {}).get("accuracy"),
             "parameters": count_parameters(self.model),
             "image": list(self.image),
@@ -154,7 +155,7 @@ class Engine:
         for iterations in range(1, ITERATIONS + 1):
             routing = copy.copy(model.classes.routing)
             routing.iterations = iterations
-            output = routing(predictions, children.activations, trace=True)
+            output = route(routing, predictions, children, trace=True)
             if output.trace is None or len(output.trace.couplings) != iterations:
                 steps = steps or [output]
                 break

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from torchcaps import data as named
-from torchcaps.data import ImageSet, sources
+from torchcaps.data import ImageSet
 
 PER_CLASS = 30
 
@@ -17,18 +17,13 @@ def load_samples(data: str) -> dict[str, Any]:
     Nothing is fetched: without the files there are no samples, and one draws or uploads.
     """
     spec = named.find(data)
-    if spec.classes == named.find("mnist-mini").classes and spec.image[0] == 1:
+    if data in named.DATA and spec.classes == named.find("mnist-mini").classes and spec.image[0] == 1:
         return _pack(named.images("mnist-mini", "test"))
-    if spec.image[0] not in (1, 3) or not _here(spec.files):
+    if spec.image[0] not in (1, 3) or not named.is_here(data):
         return {"shape": None, "labels": [], "pixels": ""}
     test_set = named.for_testing(data, named.images(data, "test"))
     assert isinstance(test_set, ImageSet)
     return _pack(test_set)
-
-
-def _here(files: str) -> bool:
-    specs = [sources.FILES[key] for key in sources.SETS[files] if "/test" in key]
-    return all(spec.bundled or (sources.cache_dir() / spec.place).exists() for spec in specs)
 
 
 def _pack(images: ImageSet) -> dict[str, Any]:

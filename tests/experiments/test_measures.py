@@ -1,0 +1,101 @@
+"""What the experiments measure, on cases whose answer is known."""
+
+import torch
+
+from torchcaps.data import faces, images
+from torchcaps.experiments.equivariance import moved, path_linearity, readout
+from torchcaps.experiments.fig4 import width
+from torchcaps.experiments.fig_a1 import routing_changes
+from torchcaps.experiments.parse_tree import tree_score
+from torchcaps.experiments.protocols import SMOKE
+from torchcaps.models.zoo import create_model
+from torchcaps.runs import load_run
+from torchcaps.train import defaults_for, train
+
+
+def test_tree_score_is_one_for_a_tree_and_zero_for_none() -> None:
+    chosen = torch.eye(10)[torch.arange(12) % 10][None]
+    uniform = torch.full((1, 12, 10), 0.1)
+    assert torch.allclose(tree_score(chosen, torch.rand(1, 12)), torch.ones(1))
+    assert torch.allclose(tree_score(uniform, torch.rand(1, 12)), torch.zeros(1), atol=1e-6)
+    half = torch.cat([chosen[:, :6], uniform[:, 6:]], 1)
+    active = torch.cat([torch.ones(1, 6), torch.zeros(1, 6)], 1)
+    assert torch.allclose(tree_score(half, active), torch.ones(1)), "children that are not active do not count"
+
+
+def test_straight_paths_are_linear_and_circles_are_not() -> None:
+    values = torch.linspace(-1, 1, 13)
+    direction, start = torch.randn(5, 4), torch.randn(5, 4)
+    straight = start + values[:, None, None] * direction
+    assert path_linearity(values, straight) > 0.9999
+    angle = values * torch.pi
+    circle = torch.stack([angle.cos(), angle.sin()], 1)[:, None].repeat(1, 5, 1)
+    assert path_linearity(values, circle) < 0.6
+    labels = torch.zeros(40, dtype=torch.int64)
+    same_way = torch.randn(40, 4) * 0.01 + values[:, None, None] * torch.randn(4)
+    assert readout(values, same_way, labels) > 0.95
+    assert readout(values, torch.randn(13, 40, 4), labels) < 0.2
+
+
+def test_digits_are_moved_by_what_is_said() -> None:
+    picture = torch.zeros(1, 1, 28, 28)
+    picture[0, 0, 13:15, 13:15] = 1
+    values, frames = moved(picture, "shift")
+    columns = (frames[:, 0, 0].sum(1) * torch.arange(28)).sum(1) / 4
+    assert torch.allclose(columns - 13.5, values, atol=0.02)
+    _, grown = moved(picture, "scale")
+    assert grown[-1].sum() > grown[0].sum()
+
+
+def test_width_is_that_of_the_ink() -> None:
+    narrow, wide = torch.zeros(2, 28, 28)
+    narrow[5:20, 14], wide[5:20, [4, 24]] = 1, 1
+    assert width(narrow) == 0
+    assert torch.isclose(width(wide), torch.tensor(10.0))
+
+
+def test_changes_of_the_logits_are_those_of_the_trace() -> None:
+    model = create_model("capsnet-mnist-small", pretrained=True)
+    pictures = images("mnist-mini", "test").images[:4] / 255
+    found = routing_changes(model, pictures)
+    with torch.no_grad():
+        trace = model.eval()(pictures, trace=True).trace
+    first = (trace.logits[1] - trace.logits[0]).abs().mean().item()
+    assert abs(found["logits_1"] - first) < 1e-6
+    moved_ = (trace.couplings[1] - trace.couplings[0]).abs().mean().item()
+    assert abs(found["couplings_1"] - moved_) < 1e-6
+    assert model.training is False
+
+
+def test_swapped_faces_have_a_faces_parts_in_other_places() -> None:
+    assert len(faces.SWAPPED) == 11
+    assert all(sorted(parts) == sorted(faces.FACE) and parts != faces.FACE for parts in faces.SWAPPED)
+    pixels, labels = faces.arrays("test")
+    assert pixels.shape == (2000, 1, 28, 28)
+    assert 0.45 < labels.mean() < 0.55
+    assert torch.equal(faces.swapped(5), faces.swapped(5))
+    generators = [torch.Generator().manual_seed(1) for _ in range(2)]
+    ordinary, other = (
+        faces.draw(torch.tensor([parts]), g)
+        for parts, g in zip((faces.FACE, faces.SWAPPED[0]), generators, strict=True)
+    )
+    differing = (ordinary != other)[0, 0].nonzero()
+    assert len(differing) > 20
+    assert differing.min() >= 4, "the same head around it"
+
+
+def test_training_stops_when_it_is_good_enough(tmp_path) -> None:
+    config = defaults_for("cnn-mnist-small", data="mnist-mini", **{**SMOKE, "epochs": 60.0, "stop_at": 0.05})
+    result = train(config, tmp_path / "run", probe=lambda model: {"weights": 1.0})
+    assert result["steps"] == 50
+    assert result["selection"] == "5.00% on validation"
+    assert ",weights" in (tmp_path / "run" / "metrics.csv").read_text().splitlines()[0]
+    assert load_run(tmp_path / "run")[1]["train"]["stop_at"] == 0.05
+
+
+def test_some_of_each_class() -> None:
+    data = images("mnist-mini", "train")
+    few = data.some_of_each(7, seed=3)
+    assert torch.equal(few.labels.bincount(), torch.full((10,), 7))
+    assert torch.equal(few.images, data.some_of_each(7, seed=3).images)
+    assert not torch.equal(few.images, data.some_of_each(7, seed=4).images)

@@ -1,0 +1,36 @@
+"""docs/RESULTS.md is what results/ says, to the byte."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from torchcaps.experiments.page import render
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_made_from_the_results() -> None:
+    answer = subprocess.run(
+        [sys.executable, ROOT / "benchmarks/results_page.py", "--check"], capture_output=True, text=True
+    )
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_the_page_shows_paper_ours_and_verdict(tmp_path: Path) -> None:
+    verdict = {"claim": "MNIST error", "paper": 0.0025, "ours": 0.0041, "spread": 0.0003, "seeds": 3, "unit": "%"}
+    summary = {
+        "command": "torchcaps reproduce table1 --preset quick", "experiment": "table1", "preset": "quick",
+        "about": "errors", "paper": "Table 1", "cut": "less", "not_run": None, "seconds": 12.0, "commit": "abc",
+        "machine": {"threads": 2, "processor": "CPU"}, "figures": ["table1.png"],
+        "verdicts": [{**verdict, "verdict": "does not hold", "note": "small"}],
+    }  # fmt: skip
+    for name, content in (("table1", summary), ("svhn", {**summary, "experiment": "svhn", "not_run": "no SVHN"})):
+        (tmp_path / name / "quick").mkdir(parents=True)
+        (tmp_path / name / "quick" / "summary.json").write_text(json.dumps(content))
+    page = render(tmp_path)
+    assert page == render(tmp_path)
+    assert "| MNIST error | 0.25 % | 0.41 ± 0.03 % | 3 | does not hold | small |" in page
+    assert "Not run: no SVHN." in page
+    assert "](../results/table1/quick/table1.png)" in page
+    assert page.index("## table1") < page.index("## svhn")

@@ -1,0 +1,127 @@
+"""A study repeats nothing that is finished, mixes no presets, and judges by numbers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from torchcaps.data import sources
+from torchcaps.experiments.base import NotRun, Study, Trial, compared, judged
+from torchcaps.experiments.protocols import SMOKE
+from torchcaps.experiments.reproduce import reproduce
+from torchcaps.figures import Measured, dots, style
+
+TRIAL = Trial("small", "cnn-mnist-small", "mnist-mini", 0, {}, SMOKE)
+
+
+def test_a_row_is_computed_once(tmp_path: Path) -> None:
+    calls = []
+
+    def compute() -> dict[str, int]:
+        calls.append(1)
+        return {"answer": len(calls)}
+
+    assert Study("table1", "quick", root=tmp_path).row("a", compute, weights="x") == {"answer": 1}
+    assert Study("table1", "quick", root=tmp_path).row("a", compute, weights="x") == {"answer": 1}
+    assert Study("table1", "quick", root=tmp_path).row("a", compute, weights="y") == {"answer": 2}, "other weights"
+    assert Study("table1", "paper", root=tmp_path).row("a", compute, weights="y") == {"answer": 3}, "another preset"
+    kept = json.loads((tmp_path / "runs/reproduce/table1-paper/rows/a.json").read_text())
+    assert {"command", "preset", "seed", "seconds", "configuration", "commit", "machine", "values"} <= set(kept)
+    assert kept["command"] == "torchcaps reproduce table1 --preset paper"
+
+
+def test_a_training_is_repeated_only_if_it_changed(tmp_path: Path) -> None:
+    study = Study("table1", "smoke", root=tmp_path)
+    result = study.train(TRIAL)
+    weights = study.run_folder(TRIAL) / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert study.train(TRIAL) == result
+    assert weights.stat().st_mtime_ns == before
+    changed = Trial("small", TRIAL.model, TRIAL.data, 0, {}, {**SMOKE, "lr": 1e-3})
+    assert study.train(changed)["weights_sha256"] != result["weights_sha256"]
+    assert study.metrics(changed)[-1]["step"] == result["steps"]
+
+
+def test_killed_and_started_again_repeats_no_finished_trial(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torchcaps", "reproduce", "table1", "--preset", "smoke"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    rows = tmp_path / "runs/reproduce/table1-smoke/rows"
+
+    def run_until(count: int) -> str:
+        with (tmp_path / "log").open("w") as log:
+            process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=log, stdout=subprocess.DEVNULL)
+            while len(list(rows.glob("*.json"))) < count:
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                time.sleep(0.02)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        return (tmp_path / "log").read_text()
+
+    first = run_until(1)
+    assert "training mnist-cnn-0" in first
+    finished = {path: path.read_bytes() for path in rows.glob("*.json")}
+    second = run_until(len(finished) + 1)
+    for path, content in finished.items():
+        assert f"training {path.stem}:" not in second
+        assert path.read_bytes() == content
+    assert not (tmp_path / "results").exists(), "nothing is published before the end"
+
+
+@pytest.mark.parametrize("name", ["figA1", "fig4", "parse-tree"])
+def test_from_data_to_verdict(name: str, tmp_path: Path) -> None:
+    summary = reproduce(name, "smoke", root=tmp_path)
+    folder = Study(name, "smoke", root=tmp_path).folder
+    assert json.loads((folder / "summary.json").read_text()) == summary
+    assert summary["verdicts"]
+    for verdict in summary["verdicts"]:
+        assert verdict["verdict"] in ("holds", "does not hold", "undecided", "measured")
+    assert summary["figures"]
+    for figure in summary["figures"]:
+        assert 1_000 < (folder / figure).stat().st_size <= 300_000
+    rows = json.loads((folder / "rows.json").read_text())["rows"]
+    assert rows
+    assert all(row["preset"] == "smoke" for row in rows.values())
+
+
+def test_what_cannot_be_fetched_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHCAPS_DATA", str(tmp_path / "empty"))
+    with sources.offline(), pytest.raises(NotRun, match="svhn cannot be fetched here, and nothing stands in"):
+        reproduce("svhn", "quick", root=tmp_path)
+    summary = json.loads((tmp_path / "results/svhn/quick/summary.json").read_text())
+    assert "svhn" in summary["not_run"]
+    assert str(tmp_path) not in json.dumps(summary), "no path of this machine"
+    assert summary["verdicts"] == []
+    with sources.offline():
+        assert Study("affnist", "quick", root=tmp_path).data("affnist", stand_in="affnist-style") == "affnist-style"
+
+
+def test_verdicts_follow_from_the_numbers() -> None:
+    assert judged("error", [0.02, 0.03], paper=0.025, at_most=True).holds is True
+    assert judged("error", [0.04, 0.05], paper=0.025, at_most=True).holds is False
+    assert judged("error", [0.02, 0.04], paper=0.025, at_most=True).holds is True, "missed by less than the spread"
+    assert judged("accuracy", [0.7], paper=0.8, at_most=False).holds is False
+    assert judged("error", [0.5], paper=None, at_most=True).word == "measured"
+    assert judged("share", [0.6], None, at_most=False, limit=0.5).word == "holds"
+    gap = compared("better", [0.9, 0.8], [0.7, 0.65], paper=0.1)
+    assert gap.holds is True
+    assert gap.ours == pytest.approx(0.175)
+    assert compared("better", [0.7, 0.65], [0.9, 0.8], None).holds is False
+    assert compared("better", [0.9, 0.5], [0.7, 0.6], None).holds is None, "the difference is within its spread"
+    assert compared("better", [0.9], [0.1], None).holds is None, "one seed decides nothing"
+
+
+def test_figures_stay_small(tmp_path: Path) -> None:
+    study = Study("table1", "quick", root=tmp_path)
+    with style():
+        study.figure("fine", dots({"a": [Measured("x", [0.1, 0.2], 0.15)]}, "error"))
+        noise = Figure(figsize=(5, 5))
+        noise.add_axes((0, 0, 1, 1)).imshow([[hash((x, y)) % 97 for x in range(600)] for y in range(600)])
+        with pytest.raises(ValueError, match="bytes"):
+            study.figure("large", noise)
+    assert study.used_figures == ["fine"]

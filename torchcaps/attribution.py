@@ -1,0 +1,67 @@
+"""Where in an image the answer comes from: what primary capsules sent to a class, laid over what they see."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchcaps.models.capsnet import CapsNet
+
+SAMPLES = 2
+# Of the largest coverage: pixels at the rim, which hardly any capsule sees, fade out below it.
+LEAST_COVERAGE = 0.02
+
+
+def receptive_fields(model: CapsNet, samples: int = SAMPLES) -> Float[Tensor, "y x h w"]:
+    """How much the capsules at each place of the grid depend on each pixel; a field sums to 1.
+
+    The effective receptive field of Luo et al. 2016, who find it Gaussian: here a Gaussian with the centre and spread
+    of a place's squared gradients. Measured on noise, not derived from kernels, so that it holds for any backbone.
+    """
+    _, rows, columns = model.grid
+    squared = _squared_gradients(model, rows * columns, samples)
+    squared = squared / squared.sum((1, 2), keepdim=True).clamp(min=1e-30)
+    vertical, horizontal = (_gaussian(squared.sum(axis)) for axis in (2, 1))
+    return (vertical.unsqueeze(2) * horizontal.unsqueeze(1)).unflatten(0, (rows, columns))
+
+
+def _squared_gradients(model: CapsNet, places: int, samples: int) -> Float[Tensor, "n h w"]:
+    """Of random combinations of a place's channels with respect to the pixels, summed over images of noise."""
+    at = torch.arange(places)
+    generator = torch.Generator().manual_seed(0)
+    total = torch.zeros(places, *model.config.image[1:])
+    with torch.enable_grad():
+        for _ in range(samples):
+            noise = torch.rand(1, *model.config.image, generator=generator)
+            images = noise.repeat(places, 1, 1, 1).requires_grad_()
+            maps = model.primary.conv(model.backbone(images)).flatten(2)
+            mixture = torch.randn(maps.shape[1], generator=generator)
+            (gradient,) = torch.autograd.grad((maps[at, :, at] @ mixture).sum(), images)
+            total += gradient.square().sum(1)
+    return total
+
+
+def _gaussian(shares: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
+    """The normal distribution with the same mean and variance, on the same pixels."""
+    at = torch.arange(shares.shape[1], dtype=shares.dtype)
+    mean = shares @ at
+    variance = (shares * (at - mean.unsqueeze(1)).square()).sum(1).clamp(min=0.25)
+    return (-(at - mean.unsqueeze(1)).square() / (2 * variance.unsqueeze(1))).softmax(1)
+
+
+@torch.no_grad()
+def sent(
+    couplings: Float[Tensor, "i j"], activations: Float[Tensor, "i"], grid: tuple[int, int, int]
+) -> Float[Tensor, "j y x"]:
+    """What the capsules at each place send to each parent: coupling times activation, over their types."""
+    return (couplings * activations.unsqueeze(1)).unflatten(0, grid).sum(0).permute(2, 0, 1)
+
+
+def heat(
+    amounts: Float[Tensor, "j y x"], fields: Float[Tensor, "y x h w"], least: float = LEAST_COVERAGE
+) -> Float[Tensor, "j h w"]:
+    """For each pixel the mean amount of the places that see it, weighted by how well they do.
+
+    A sum instead of the mean would be hottest in the middle of every image, which the most fields cover.
+    """
+    coverage = fields.sum((0, 1))
+    return torch.einsum("jyx,yxhw->jhw", amounts, fields) / coverage.clamp(min=least * float(coverage.max()))

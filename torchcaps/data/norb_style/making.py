@@ -1,0 +1,49 @@
+"""The table of toys, and the arrays of a set of scenes."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from torchcaps.data.norb_style import SIDE, Scenes
+from torchcaps.data.norb_style.airplanes import AIRPLANES, airplane
+from torchcaps.data.norb_style.animals import ANIMALS, animal
+from torchcaps.data.norb_style.cars import CARS, car
+from torchcaps.data.norb_style.humans import HUMANS, human
+from torchcaps.data.norb_style.render import render
+from torchcaps.data.norb_style.solids import Solid
+from torchcaps.data.norb_style.trucks import TRUCKS, truck
+from torchcaps.data.norb_style.volume import voxels
+
+TOYS: dict[str, tuple[Solid, ...]] = {
+    "animal": tuple(map(animal, ANIMALS)),
+    "human": tuple(map(human, HUMANS)),
+    "airplane": tuple(map(airplane, AIRPLANES)),
+    "truck": tuple(map(truck, TRUCKS)),
+    "car": tuple(map(car, CARS)),
+}
+
+
+class Arrays(NamedTuple):
+    """What smallNORB's three files hold: pairs uint8 [n 2 48 48], categories int32 [n], and info int32 [n 4]."""
+
+    dat: np.ndarray
+    cat: np.ndarray
+    info: np.ndarray
+
+
+def make(scenes: Scenes, show: Callable[[int], None] = lambda count: None) -> Arrays:
+    """Render; `show` is told of so many more bytes. As in smallNORB, the category changes from image to image."""
+    instances, elevations, azimuths, lightings = scenes
+    shape = (len(instances), len(elevations), len(azimuths), len(lightings), len(TOYS))
+    dat = np.empty((*shape, 2, SIDE, SIDE), np.uint8)
+    for number, instance in enumerate(instances):
+        for category, toys in enumerate(TOYS.values()):
+            volume = voxels(toys[instance])
+            pairs = render(
+                volume, [30 + 5 * elevation for elevation in elevations], [10 * a for a in azimuths], lightings, show
+            )
+            dat[number, :, :, :, category] = pairs.numpy()
+    *info, cat = np.meshgrid(*scenes, range(len(TOYS)), indexing="ij")
+    numbers = np.stack([column.ravel() for column in info], 1).astype(np.int32)
+    return Arrays(dat.reshape(-1, 2, SIDE, SIDE), cat.ravel().astype(np.int32), numbers)

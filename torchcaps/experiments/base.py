@@ -1,0 +1,268 @@
+"""What an experiment is: a module with
+
+    PAPER = "Sabour, Frosst and Hinton 2017, Table 1"     what is reproduced
+    CUT = "the small networks, 25 s a training"           what the quick preset cuts, said with its results
+    def plan(study) -> list[Trial]                        the trainings it needs, in order; may be empty
+    def run(study) -> list[Verdict]                       trains, measures, draws, judges
+
+and one line in the table of `experiments/__init__.py`. A `Study` is one such run under one preset: `quick` is the same
+experiment cut to minutes on two cores, `paper` the published protocol, `smoke` seconds on the digits inside the package
+to see that everything runs. Whatever is finished is kept under `runs/reproduce/NAME-PRESET/` and not repeated; the
+outcome is published to `results/NAME/PRESET/` at the end, whole or not at all.
+
+    def plan(study):
+        return [Trial(f"capsnet-{seed}", "capsnet-mnist-small", "mnist", seed, training={"max_seconds": 25.0})
+                for seed in study.seeds]
+
+    def run(study):
+        errors = [1 - study.train(trial)["accuracy"] for trial in plan(study)]
+        return [judged("CapsNet, MNIST error", errors, paper=0.0025, at_most=True)]
+"""
+
+import csv
+import io
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from matplotlib.figure import Figure
+from PIL import Image
+
+from torchcaps.data import sources
+from torchcaps.data.named import find as find_data
+from torchcaps.errors import UserError
+from torchcaps.figures.style import to_png
+from torchcaps.models.pretrained import PRETRAINED
+from torchcaps.models.zoo import Model, create_model
+from torchcaps.runs import Rows, load_run, manifest, read_json, write_bytes, write_json
+from torchcaps.train import Probe, TrainConfig, defaults_for, train
+
+Preset = Literal["quick", "paper", "smoke"]
+T = TypeVar("T")
+LARGEST_FIGURE = 300_000
+TRIALS = 2
+
+
+class NotRun(UserError):
+    """An experiment cannot be run here, for a reason that goes into the results."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training: what `torchcaps train` would be given. `training` are fields of `TrainConfig`."""
+
+    name: str
+    model: str
+    data: str
+    seed: int = 0
+    overrides: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> TrainConfig:
+        return defaults_for(self.model, data=self.data, seed=self.seed, **self.training)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, the paper's number and ours; `holds` is None where the numbers do not decide."""
+
+    claim: str
+    paper: float | None
+    ours: float | None
+    spread: float | None
+    seeds: int
+    holds: bool | None
+    note: str = ""
+    unit: Literal["%", ""] = "%"
+    measured: bool = False
+    """Only a number: nothing is claimed about it."""
+
+    @property
+    def word(self) -> str:
+        if self.measured:
+            return "measured"
+        return {True: "holds", False: "does not hold", None: "undecided"}[self.holds]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One run of an experiment under one preset; `root` holds `runs/` and `results/`."""
+
+    name: str
+    preset: Preset
+    trials: int | None = None
+    root: Path = Path()
+    used_rows: list[str] = field(default_factory=list)
+    used_figures: list[str] = field(default_factory=list)
+
+    @property
+    def work(self) -> Path:
+        return self.root / "runs" / "reproduce" / f"{self.name}-{self.preset}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the outcome is published; a smoke test's stays with its runs."""
+        return self.work / "results" if self.preset == "smoke" else self.root / "results" / self.name / self.preset
+
+    @property
+    def command(self) -> str:
+        trials = f" --trials {self.trials}" if self.trials else ""
+        return f"torchcaps reproduce {self.name} --preset {self.preset}{trials}"
+
+    @property
+    def seeds(self) -> range:
+        """One for each trial: as many as were asked for, else `TRIALS`."""
+        return self.seeds_or(TRIALS)
+
+    def seeds_or(self, trials: int) -> range:
+        return range(self.trials or (1 if self.preset == "smoke" else trials))
+
+    def pick(self, *, quick: T, paper: T, smoke: T) -> T:
+        """The value that belongs to the preset."""
+        return {"quick": quick, "paper": paper, "smoke": smoke}[self.preset]
+
+    def say(self, line: str) -> None:
+        print(f"{self.name}: {line}", file=sys.stderr, flush=True)
+
+    def data(self, name: str, stand_in: str | None = None) -> str:
+        """The set if it can be had, else the stand-in, said in one line; `NotRun` where there is none."""
+        try:
+            for key in sources.SETS.get(find_data(name).files, ()):
+                sources.fetch(key)
+        except UserError:
+            if stand_in is None:
+                raise NotRun(f"{name} cannot be fetched here, and nothing stands in for it") from None
+            self.say(f"{name} cannot be fetched here; {stand_in} stands in for it, and the verdicts say so")
+            return stand_in
+        return name
+
+    def run_folder(self, trial: Trial) -> Path:
+        return self.work / "trials" / trial.name
+
+    def train(self, trial: Trial, probe: Probe | None = None) -> dict[str, Any]:
+        """The result of a training: done now, gone on with, or read if it is finished. Kept as a row of the results.
+
+        What `probe` returns of the network is in each row of `metrics`.
+        """
+        out, wanted = self.run_folder(trial), _plain(asdict(trial))
+        if (out / "trial.json").exists() and read_json(out / "trial.json") != wanted:
+            shutil.rmtree(out)
+        write_json(out / "trial.json", wanted)
+        if not (out / "result.json").exists():
+            self._row_path(trial.name).unlink(missing_ok=True)
+            self.say(f"training {trial.name}: {trial.model} on {trial.data}, seed {trial.seed}")
+        return self.row(
+            trial.name,
+            lambda: train(trial.config, out, dict(trial.overrides), probe=probe),
+            seed=trial.seed,
+            trial=wanted,
+        )
+
+    def model(self, trial: Trial) -> Model:
+        """The trained network, ready to answer."""
+        self.train(trial)
+        return load_run(self.run_folder(trial))[0]
+
+    def network(self, trial: Trial, shipped: str) -> tuple[Model, str]:
+        """A network and its hash: trained in the paper's preset, else the weights that come with the package."""
+        if self.preset == "paper":
+            return self.model(trial), self.train(trial)["weights_sha256"]
+        return create_model(shipped, pretrained=True).eval(), PRETRAINED[shipped]["sha256"]
+
+    def metrics(self, trial: Trial) -> Rows:
+        """What was logged of a finished training; a value that a step does not have is missing from its row."""
+        rows = csv.DictReader((self.run_folder(trial) / "metrics.csv").read_text().splitlines())
+        return [{name: float(value) for name, value in row.items() if value} for row in rows]
+
+    def row(self, key: str, compute: Callable[[], Any], seed: int = 0, **configuration: Any) -> Any:
+        """What `compute` returns (JSON), remembered under `key` as long as the configuration is the same.
+
+        A row that depends on a trained network should have `weights=result["weights_sha256"]` in its configuration.
+        """
+        path, configuration = self._row_path(key), _plain(configuration)
+        if key not in self.used_rows:
+            self.used_rows.append(key)
+        if path.exists() and (kept := read_json(path))["configuration"] == configuration:
+            return kept["values"]
+        began = time.perf_counter()
+        values = _plain(compute())
+        origin = manifest({"train": {"seed": seed}}, {})
+        seconds = round(time.perf_counter() - began, 1)
+        row = {"command": self.command, "preset": self.preset, "seed": seed, "seconds": seconds}
+        row |= {"commit": origin["commit"], "versions": origin["versions"], "machine": origin["machine"]}
+        write_json(path, {**row, "configuration": configuration, "values": values})
+        return values
+
+    def _row_path(self, key: str) -> Path:
+        return self.work / "rows" / f"{key}.json"
+
+    def figure(self, name: str, figure: Figure) -> None:
+        """Keep a picture with the results; make it inside `with style():`."""
+        png = _with_palette(to_png(figure))
+        if len(png) > LARGEST_FIGURE:
+            raise ValueError(f"{name} has {len(png):,} bytes; {LARGEST_FIGURE:,} are allowed")
+        write_bytes(self.work / "figures" / f"{name}.png", png)
+        self.used_figures.append(name)
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
+    """The spread is the sample's standard deviation; of one value there is none."""
+    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def judged(
+    claim: str,
+    values: Sequence[float],
+    paper: float | None,
+    at_most: bool,
+    note: str = "",
+    unit: Literal["%", ""] = "%",
+    limit: float | None = None,
+) -> Verdict:
+    """A number against the paper's: it holds if the mean reaches the paper's value, or misses it by the spread at most.
+
+    `at_most` is for errors, where less is better. Where the paper has no number, the claim may name a `limit` of its
+    own; without either the number is only measured.
+    """
+    mean, spread = mean_and_spread(values)
+    wanted = paper if limit is None else limit
+    if wanted is None:
+        return Verdict(claim, paper, mean, spread, len(values), None, note, unit, measured=True)
+    short = mean - wanted if at_most else wanted - mean
+    return Verdict(claim, paper, mean, spread, len(values), short <= (spread or 0.0), note, unit)
+
+
+def compared(
+    claim: str,
+    better: Sequence[float],
+    worse: Sequence[float],
+    paper: float | None,
+    note: str = "",
+    unit: Literal["%", ""] = "%",
+) -> Verdict:
+    """The claim that one score exceeds another, seed by seed: decided where the mean difference exceeds its spread."""
+    gaps = [a - b for a, b in zip(better, worse, strict=True)]
+    mean, spread = mean_and_spread(gaps)
+    holds = None if spread is None or abs(mean) <= spread else mean > 0
+    return Verdict(claim, paper, mean, spread, len(gaps), holds, note, unit)
+
+
+def _with_palette(png: bytes) -> bytes:
+    """The same picture in 256 colours, a third of the size."""
+    file = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as picture:
+        picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """As it will be read back from JSON: tuples become lists."""
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value

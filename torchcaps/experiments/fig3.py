@@ -1,0 +1,57 @@
+"""Figure 3: what the digit capsules keep of an image, and what a mistaken one sees in it."""
+
+import torch
+
+from torchcaps import data, probes
+from torchcaps.evaluate import evaluate
+from torchcaps.experiments import protocols
+from torchcaps.experiments.base import Study, Trial, Verdict, judged
+from torchcaps.figures import reconstructions, style
+
+PAPER = "Sabour, Frosst and Hinton 2017, Figure 3"
+CUT = "the small network with the weights in the package"
+RIGHT, WRONG = 8, 2
+
+
+def _trial() -> Trial:
+    return Trial("capsnet", "capsnet-mnist", "mnist", 0, {}, protocols.MNIST)
+
+
+def plan(study: Study) -> list[Trial]:
+    return study.pick(quick=[], paper=[_trial()], smoke=[])
+
+
+def run(study: Study) -> list[Verdict]:
+    model, weights = study.network(_trial(), "capsnet-mnist-small")
+    name = study.pick(quick="mnist", paper="mnist", smoke="mnist-mini")
+    test = data.load_test_set(name)
+    answers = probes.answer(model, test)
+    chosen = probes.samples(answers, RIGHT, 0, WRONG)
+    with style():
+        study.figure("fig3", reconstructions(probes.redraw(model, test, answers, chosen), data.find(name).classes))
+    scores = study.row("test", lambda: evaluate(model, test), weights=weights, data=name)
+    details = study.row("details", lambda: _details(model, test, answers), weights=weights, data=name)
+    note = f"{details['wrong']} of {scores['images']:,} are wrong; the first {WRONG} are drawn"
+    return [
+        judged("squared error per pixel of the reconstructions", [scores["reconstruction_mse"]], None, True, unit=""),
+        judged(
+            "mistakes that look more like the image when decoded from the label",
+            [details["label_closer"]],
+            None,
+            False,
+            note,
+        ),
+    ]
+
+
+def _details(model: torch.nn.Module, test: data.ScoredSet, answers: probes.Answers) -> dict[str, float]:
+    """Of the mistakes: which of the two capsules redraws the image better?"""
+    wrong = answers.wrong
+    if not len(wrong):
+        return {"wrong": 0, "label_closer": float("nan")}
+    batch = probes.pick(test, wrong)
+    errors = [
+        (probes.decode(model, batch.images, classes)[:, 0] - batch.images).square().flatten(1).sum(1)
+        for classes in (answers.labels[wrong], answers.predicted[wrong])
+    ]
+    return {"wrong": len(wrong), "label_closer": (errors[0] < errors[1]).float().mean().item()}

@@ -1,0 +1,100 @@
+"""The parse tree: "each active capsule will choose a capsule in the layer above to be its parent in the tree".
+
+How much of a tree the couplings are: 1 minus their entropy over the parents, as a share of the greatest there can be,
+averaged over the children in proportion to their activation. A child with one parent scores 1, one that spreads itself
+evenly over all parents 0, which is also where routing starts.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchcaps import data, probes
+from torchcaps.experiments import protocols
+from torchcaps.experiments.base import Study, Trial, Verdict, judged
+from torchcaps.figures import style
+from torchcaps.figures.trees import Tree, parse_trees
+from torchcaps.models.capsnet import CapsNet
+
+PAPER = "Sabour, Frosst and Hinton 2017, section 1; Srihari, Capsule Networks (lecture), 'Parse tree of a fixation'"
+CUT = "the small networks with the weights in the package, 500 images"
+ACTIVE = 0.5
+SHOWN = 3
+
+
+def _trials() -> dict[str, Trial]:
+    training = {"mnist": protocols.MNIST, "multimnist": protocols.MULTIMNIST}
+    return {task: Trial(task, f"capsnet-{task}", task, 0, {}, training[task]) for task in training}
+
+
+def plan(study: Study) -> list[Trial]:
+    return list(_trials().values()) if study.preset == "paper" else []
+
+
+def tree_score(couplings: Float[Tensor, "b i j"], activations: Float[Tensor, "b i"]) -> Float[Tensor, "b"]:
+    """How tree-like the couplings of each image are, from 0 (uniform) to 1 (one parent each).
+
+    >>> tree_score(torch.eye(3)[None], torch.ones(1, 3))
+    tensor([1.])
+    """
+    shares = couplings / couplings.sum(-1, keepdim=True)
+    entropy = torch.special.entr(shares).sum(-1) / math.log(couplings.shape[-1])
+    return ((1 - entropy) * activations).sum(1) / activations.sum(1)
+
+
+@torch.no_grad()
+def measure(model: CapsNet, batch: data.Batch) -> dict[str, list[float] | float]:
+    children = model.primary(model.backbone(batch.images)).activations
+    output = model(batch.images, trace=True)
+    assert output.trace is not None
+    couplings = output.trace.couplings
+    chosen = couplings[-1].argmax(-1)
+    shown = (chosen.unsqueeze(2) == batch.labels.unsqueeze(1)).any(2).float()
+    share = (couplings[-1].gather(2, batch.labels.unsqueeze(1).expand(-1, couplings.shape[2], -1))).sum(2)
+    active = (children > ACTIVE).float()
+
+    def weighted(values: Tensor) -> float:
+        return ((values * children).sum(1) / children.sum(1)).mean().item()
+
+    return {
+        "score": [tree_score(c, children).mean().item() for c in couplings],
+        "largest": weighted(couplings[-1].amax(-1)),
+        "right_parent": weighted(shown),
+        "right_share": weighted(share),
+        "active": active.mean().item(),
+    }
+
+
+@torch.no_grad()
+def tree(model: CapsNet, image: Float[Tensor, "c h w"]) -> Tree:
+    children = model.primary(model.backbone(image[None])).activations[0]
+    output = model(image[None], trace=True)
+    assert output.trace is not None
+    couplings = output.trace.couplings[-1, 0]
+    return Tree(image, children.unflatten(0, model.grid), couplings.unflatten(0, model.grid), output.lengths[0])
+
+
+def run(study: Study) -> list[Verdict]:
+    count = study.pick(quick=500, paper=10_000, smoke=32)
+    verdicts, trees = [], []
+    for task, trial in _trials().items():
+        model, weights = study.network(trial, f"capsnet-{task}-small")
+        assert isinstance(model, CapsNet)
+        name = task + study.pick(quick="", paper="", smoke="-mini")
+        batch = probes.pick(data.load_test_set(name), range(count))
+        found = study.row(task, lambda model=model, batch=batch: measure(model, batch), weights=weights, images=count)
+        trees += [tree(model, image) for image in batch.images[:SHOWN]]
+        chance = batch.labels.shape[1] / 10
+        by_iteration = ", ".join(f"{score:.3f}" for score in found["score"])
+        verdicts += [
+            judged(f"{name}: the couplings are more of a tree than not (score of at least 0.5)", [found["score"][-1]],
+                   None, False, f"by iteration: {by_iteration}", "", limit=0.5),
+            judged(f"{name}: at least half of the activity chooses a digit that is there as its parent",
+                   [found["right_parent"]], None, False,
+                   f"chance {chance:.0%}; these digits get {found['right_share']:.0%} of the coupling", limit=0.5),
+        ]  # fmt: skip
+    with style():
+        study.figure("parse-tree", parse_trees(trees, data.find("mnist").classes, ACTIVE))
+    return verdicts

@@ -1,0 +1,69 @@
+"""Votes of a few images at a time.
+
+Convolutional capsules have tens of times more votes than children, and a routing keeps several tensors of their size
+for the backward pass. Images are independent, so they are taken in blocks: votes are made, routed and forgotten, and
+made again when the gradient comes by. What this costs in operations it gains in cache.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from torchcaps.functional import votes
+from torchcaps.kernels import fused_em
+from torchcaps.kernels.tuning import traced
+from torchcaps.routing import EM, Competition, Routing, VoteShape
+from torchcaps.routing import route as plain_route
+from torchcaps.types import Capsules, RoutingOutput
+
+
+def route(
+    routing: Routing,
+    children: Capsules,
+    weight: Float[Tensor, "i j d p"],
+    trace: bool = False,
+    competition: Competition | None = None,
+    together: int = 1,
+) -> RoutingOutput:
+    """`routing(votes(poses, weight))`; of `together` rows, the windows of one image, `competition` gets all or none."""
+
+    def routed(children: Capsules) -> RoutingOutput:
+        return plain_route(routing, votes(children.poses, weight), children, trace, competition)
+
+    if trace or traced() or children.poses.device.type == "meta":
+        return routed(children)
+    if fused_em.supports(routing, children.poses, weight):
+        return fused_em.route(routing, children, weight, competition, together)
+    rows = len(children.poses)
+    votes_of_a_row = weight.shape[:3].numel() * weight.element_size()
+    size = fused_em.block_rows(rows, together, votes_of_a_row, weight.device)
+    parts = map(Capsules, children.poses.split(size), children.activations.split(size))
+    if torch.is_grad_enabled():
+        outputs = [checkpoint(routed, part, use_reentrant=False) for part in parts]
+    else:
+        outputs = [routed(part) for part in parts]
+    return RoutingOutput(*(torch.cat(column) for column in zip(*(output[:2] for output in outputs), strict=True)))
+
+
+def peak_bytes(routing: Routing, rows: int, together: int, shape: VoteShape, training: bool, number: int = 4) -> int:
+    """The most memory that `route` has in use at once, forward and (in training) backward, of numbers of 4 bytes.
+
+    Of the whole batch: children and parents, and the gradients of the children. Of one block: tensors of the votes'
+    size, and several of the logits' size in each iteration. Of the layer: its transforms laid out for the matrix
+    products, and their gradient. Counts are those of EM and of dynamic routing; others are taken for the latter.
+    """
+    i, j, d, p = shape
+    block = fused_em.block_rows(rows, together, i * j * d * number, torch.device("cpu"))
+    votes, logits, transforms = block * i * j * d, block * i * j, i * j * d * p
+    children, parents = rows * i * (p + 1), rows * j * (d + 1)
+    iterations = routing.iterations
+    if isinstance(routing, EM):
+        inside = fused_em.BUFFERS * votes + transforms + 8 * logits
+        if training:
+            inside = fused_em.BUFFERS * votes + 2 * transforms + (4 + 5 * iterations) * logits
+    else:
+        inside = votes + 6 * logits
+        if training:
+            inside = (2 if iterations == 1 else 4) * votes + 3 * iterations * logits
+    return number * (inside + (2 if training else 1) * children + parents)

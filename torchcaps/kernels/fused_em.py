@@ -1,0 +1,207 @@
+"""EM routing of a convolutional layer, a few images at a time.
+
+The plain twin is `routing(votes(poses, weight))`. Its votes `[b i j d]` (170 MB in the second layer of the small matrix
+network at batch 64) and a dozen tensors of their size wait for the backward pass. Here votes exist for one block of
+images only, in a buffer that stays in cache and is used again for the next block; the backward pass computes them
+again. All that EM asks of them (`routing/em.py`, `Votes`) are sums over children or over the pose, whose results are a
+d-th of their size, so the procedure itself is left to autograd; only the votes' own gradient is put together by hand.
+Every question that was asked of the votes adds one term to it of the form
+
+    ∂V[i,j,d] = s[i,j] (α[j,d] + V[i,j,d] β[j,d])
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeGuard
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from torchcaps.kernels.tuning import mode, traced
+from torchcaps.routing import EM, Competition, Routing
+from torchcaps.types import Capsules, RoutingOutput
+
+# Of the votes of a block; at least one image's, because all its windows share their children.
+BLOCK_BYTES = {"cpu": 1 << 22, "cuda": 1 << 27}
+BUFFERS = 2
+
+
+def supports(routing: Routing, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> TypeGuard[EM]:
+    """Whether `route` computes this routing here; else its plain twin has to."""
+    return (
+        type(routing) is EM
+        and mode() != "plain"
+        and poses.dtype == weight.dtype
+        and poses.dtype in (torch.float32, torch.float64)
+        and poses.numel() > 0
+        and poses.device.type != "meta"
+        and not torch.is_autocast_enabled(poses.device.type)
+        and not traced()
+    )
+
+
+def block_rows(rows: int, together: int, votes_of_a_row: int, device: torch.device) -> int:
+    """How many rows of the batch make a block: a multiple of `together`, the windows of one image."""
+    budget = BLOCK_BYTES.get(device.type, BLOCK_BYTES["cuda"])
+    return min(rows, max(1, budget // (votes_of_a_row * together)) * together)
+
+
+def route(
+    routing: EM,
+    children: Capsules | RoutingOutput,
+    weight: Float[Tensor, "i j d p"],
+    competition: Competition | None = None,
+    together: int = 1,
+) -> RoutingOutput:
+    """What `routing(votes(poses, weight), activations, competition=competition)` returns.
+
+    `together` neighbouring rows of the batch are never parted: `competition` is given whole groups of them.
+    """
+    mean, activation = _Route.apply(
+        routing, competition, together, children.poses, children.activations, weight, routing.beta_u, routing.beta_a
+    )  # pyright: ignore[reportGeneralTypeIssues]
+    return RoutingOutput(mean, activation)
+
+
+class _Term(NamedTuple):
+    s: Float[Tensor, "b i j"]
+    alpha: Float[Tensor, "b j d"]
+    beta: Float[Tensor, "b j d"]
+
+
+class _BlockVotes:
+    """The votes of a block, children first as the matrix products leave them, and room for another of their size."""
+
+    def __init__(self, room: Float[Tensor, "two n"], u: Float[Tensor, "i b p"], W: Float[Tensor, "i p jd"], dim: int):
+        i, b, jd = len(u), u.shape[1], W.shape[2]
+        votes, scratch = (part[: i * b * jd] for part in room)
+        torch.bmm(u, W, out=votes.view(i, b, jd))
+        self.V = votes.view(i, b, jd // dim, dim)
+        self.scratch = scratch.view(self.V.shape)
+        self.terms: list[_Term] = []
+
+    def fit(self, shares: Float[Tensor, "b i j"]) -> tuple[Tensor, Tensor]:
+        return _Fit.apply(shares, self)  # pyright: ignore[reportReturnType]
+
+    def distances(self, mean: Float[Tensor, "b j d"], precision: Float[Tensor, "b j d"]) -> Float[Tensor, "b i j"]:
+        return _Distances.apply(mean, precision, self)  # pyright: ignore[reportReturnType]
+
+    def squares(self, mean: Float[Tensor, "b j d"]) -> Float[Tensor, "i b j d"]:
+        """`(V - mean)²`, in the scratch room."""
+        torch.sub(self.V, mean, out=self.scratch)
+        return self.scratch.mul_(self.scratch)
+
+    def gradient(self) -> Float[Tensor, "i b jd"]:
+        """The sum of all terms, in the scratch room. They are forgotten: a term and its graph hold each other."""
+        total = self.scratch.zero_()
+        for term in self.terms:
+            total.addcmul_(term.s.transpose(0, 1).unsqueeze(3), term.beta)
+        total.mul_(self.V)
+        for term in self.terms:
+            total.addcmul_(term.s.transpose(0, 1).unsqueeze(3), term.alpha)
+        self.terms.clear()
+        return total.flatten(2)
+
+
+def _over_children(weights: Float[Tensor, "b i j"], values: Float[Tensor, "i b j d"]) -> Float[Tensor, "b j d"]:
+    b, i, j = weights.shape
+    # Contiguous, or `bmm` goes through its batch one matrix at a time.
+    rows = weights.transpose(1, 2).contiguous().view(b * j, 1, i)
+    return torch.bmm(rows, values.view(i, b * j, -1).transpose(0, 1)).view(b, j, -1)
+
+
+class _Fit(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, shares: Float[Tensor, "b i j"], votes: _BlockVotes) -> tuple[Tensor, Tensor]:
+        mean = _over_children(shares, votes.V)
+        variance = _over_children(shares, votes.squares(mean))
+        ctx.save_for_backward(shares, mean)
+        ctx.votes = votes
+        return mean, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_mean: Tensor, grad_variance: Tensor) -> tuple[Tensor, None]:  # pyright: ignore
+        shares, mean = ctx.saved_tensors
+        votes: _BlockVotes = ctx.votes
+        # A variance does not depend on where its mean is, unless shares sum to less than one: a parent without data.
+        grad_mean = grad_mean - 2 * grad_variance * mean * (1 - shares.sum(1)).unsqueeze(2)
+        votes.terms.append(_Term(shares, grad_mean - 2 * grad_variance * mean, 2 * grad_variance))
+        product = votes.squares(mean).mul_(grad_variance).addcmul_(votes.V, grad_mean)
+        return product.sum(3).transpose(0, 1), None
+
+
+class _Distances(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, precision: Tensor, votes: _BlockVotes) -> Float[Tensor, "b i j"]:
+        ctx.save_for_backward(mean, precision)
+        ctx.votes = votes
+        return votes.squares(mean).mul_(precision).sum(3).transpose(0, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Float[Tensor, "b i j"]) -> tuple[Tensor, Tensor, None]:  # pyright: ignore
+        mean, precision = ctx.saved_tensors
+        votes: _BlockVotes = ctx.votes
+        votes.terms.append(_Term(grad, -2 * precision * mean, 2 * precision))
+        towards = _over_children(grad, votes.V) - mean * grad.sum(1).unsqueeze(2)
+        return -2 * precision * towards, _over_children(grad, votes.squares(mean)), None
+
+
+class _Route(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        routing: EM,
+        competition: Competition | None,
+        together: int,
+        u: Float[Tensor, "b i p"],
+        a: Float[Tensor, "b i"],
+        weight: Float[Tensor, "i j d p"],
+        beta_u: Float[Tensor, "j"],
+        beta_a: Float[Tensor, "j"],
+    ) -> tuple[Float[Tensor, "b j d"], Float[Tensor, "b j"]]:
+        mean, activation = u.new_empty(len(u), *weight.shape[1:3]), u.new_empty(len(u), weight.shape[1])
+        for rows, votes in _blocks(u, _matrices(weight), weight.shape[2], together):
+            output = routing.route(votes, a[rows], beta_u, beta_a, competition=competition)
+            mean[rows], activation[rows] = output.poses, output.activations
+        ctx.save_for_backward(u, a, weight, beta_u, beta_a)
+        ctx.routing, ctx.competition, ctx.together = routing, competition, together
+        return mean, activation
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_mean: Tensor, grad_activation: Tensor) -> tuple[Any, ...]:  # pyright: ignore
+        u, a, weight, *betas = ctx.saved_tensors
+        W = _matrices(weight)
+        grad_u, grad_a, grad_W = torch.empty_like(u), torch.empty_like(a), torch.zeros_like(W)
+        grad_betas = [torch.zeros_like(beta) for beta in betas]
+        for rows, votes in _blocks(u, W, weight.shape[2], ctx.together):
+            leaves = [tensor.detach().requires_grad_() for tensor in (a[rows], *betas)]
+            with torch.enable_grad():
+                output = ctx.routing.route(votes, *leaves, competition=ctx.competition)
+            gradients = torch.autograd.grad(output[:2], leaves, (grad_mean[rows], grad_activation[rows]))
+            grad_a[rows] = gradients[0]
+            for total, gradient in zip(grad_betas, gradients[1:], strict=True):
+                total += gradient
+            grad_votes = votes.gradient()
+            grad_u[rows] = torch.bmm(grad_votes, W.transpose(1, 2)).transpose(0, 1)
+            grad_W.baddbmm_(u[rows].permute(1, 2, 0), grad_votes)
+        grad_weight = grad_W.unflatten(2, weight.shape[1:3]).permute(0, 2, 3, 1)
+        return None, None, None, grad_u, grad_a, grad_weight, *grad_betas
+
+
+def _matrices(weight: Float[Tensor, "i j d p"]) -> Float[Tensor, "i p jd"]:
+    return weight.permute(0, 3, 1, 2).flatten(2).contiguous()
+
+
+def _blocks(
+    u: Float[Tensor, "b i p"], W: Float[Tensor, "i p jd"], dim: int, together: int
+) -> Iterator[tuple[slice, _BlockVotes]]:
+    votes_of_a_row = len(W) * W.shape[2]
+    size = block_rows(len(u), together, votes_of_a_row * u.element_size(), u.device)
+    room = u.new_empty(BUFFERS, size * votes_of_a_row)
+    for start in range(0, len(u), size):
+        rows = slice(start, start + size)
+        yield rows, _BlockVotes(room, u[rows].transpose(0, 1).contiguous(), W, dim)

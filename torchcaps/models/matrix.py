@@ -1,0 +1,89 @@
+"""Matrix capsules with EM routing: the network of Hinton, Sabour and Frosst 2018 (Figure 1), at any size.
+
+images [b c h w] -> 5x5 convolution A -> primary capsules B -> ConvCaps C -> ConvCaps D -> one capsule per class
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from torchcaps.data.sets import Batch
+from torchcaps.errors import UserError
+from torchcaps.functional import standardise
+from torchcaps.layers import ClassCaps, ConvCaps, PrimaryPoses
+from torchcaps.losses import spread_loss
+from torchcaps.models.hub import Pretrained
+from torchcaps.types import CapsuleMap, ModelOutput
+
+
+@dataclass(frozen=True)
+class MatrixConfig:
+    """The defaults are the paper's smallNORB network; A, B, C and D are its letters."""
+
+    image: tuple[int, int, int] = (2, 32, 32)
+    classes: int = 5
+    digits: int = 1
+    channels: int = 32
+    """A: of the convolution."""
+    primary_types: int = 32
+    """B."""
+    types: tuple[int, ...] = (32, 32)
+    """C and D: of the convolutional capsule layers, of which the first has stride 2 and the others 1."""
+    kernel: int = 3
+    side: int = 4
+    """A pose is a matrix of side x side."""
+    routing: str = "em"
+    routing_options: dict[str, Any] = field(default_factory=lambda: {"iterations": 3})
+    local: bool = False
+    """Let every window share out its children by itself, instead of all parents competing for a child."""
+    margin: tuple[float, float] = (0.2, 0.9)
+    """Of the spread loss, at the beginning and at the end of a training."""
+
+
+class MatrixCaps(Pretrained, nn.Module):
+    def __init__(self, config: MatrixConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.margin = config.margin[1]
+        dim = config.side**2
+        shared: dict[str, Any] = {"matrix": True, **config.routing_options}
+        self.backbone = nn.Sequential(nn.Conv2d(config.image[0], config.channels, 5, stride=2), nn.ReLU())
+        self.primary = PrimaryPoses(config.channels, config.primary_types, dim)
+        self.layers = nn.Sequential()
+        types = config.primary_types
+        for n, parents in enumerate(config.types):
+            stride = 2 if n == 0 else 1
+            self.layers.append(
+                ConvCaps(types, dim, parents, dim, config.kernel, stride, config.routing, local=config.local, **shared)
+            )
+            types = parents
+        self.classes = ClassCaps((types, *self._grid()), dim, config.classes, dim, config.routing, **shared)
+
+    def _grid(self) -> tuple[int, int]:
+        """Rows and columns of the last convolutional capsules."""
+        sizes = [(size - 5) // 2 + 1 for size in self.config.image[1:]]
+        for layer in self.layers:
+            sizes = [(size - layer.kernel) // layer.stride + 1 for size in sizes]
+        if min(sizes) < 1:
+            raise UserError(f"images of {self.config.image[1:]} pixels are too small for this network")
+        return sizes[0], sizes[1]
+
+    def features(self, images: Float[Tensor, "b c h w"]) -> CapsuleMap:
+        """The children of the class capsules."""
+        return self.layers(self.primary(self.backbone(standardise(images))))
+
+    def forward(
+        self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None, trace: bool = False
+    ) -> ModelOutput:
+        output = self.classes(self.features(images), trace)
+        return ModelOutput(output.activations, output.poses, trace=output.trace)
+
+    def schedule(self, progress: float) -> None:
+        """What changes in the course of a training: the margin grows, so that few capsules die early."""
+        low, high = self.config.margin
+        self.margin = low + (high - low) * min(1.0, progress)
+
+    def loss(self, output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
+        return {"total": spread_loss(output.lengths, batch.labels[:, 0], self.margin)}

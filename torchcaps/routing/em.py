@@ -1,0 +1,135 @@
+"""EM routing: each parent is a Gaussian, and the children are the data that it explains.
+
+Hinton, Sabour and Frosst, "Matrix capsules with EM routing", ICLR 2018, Procedure 1:
+
+    R[i,j] ← 1 / parents that i reaches
+    repeat t times:
+      M-step   r[i,j] ← R[i,j] a[i]
+               μ[j] ← Σ_i r[i,j] V[i,j] / Σ_i r[i,j]
+               σ²[j] ← Σ_i r[i,j] (V[i,j] - μ[j])² / Σ_i r[i,j]
+               cost[j,h] ← (β_u[j] + log σ[j,h]) Σ_i r[i,j]
+               a'[j] ← sigmoid(λ (β_a[j] - Σ_h cost[j,h]))
+      E-step   R[i,:] ← softmax over j of  log a'[j] + log N(V[i,j]; μ[j], σ²[j])
+    return μ, a'
+
+Differs from the paper in what it leaves open, following Gritzman, "Avoiding implementation pitfalls of matrix capsules
+with EM routing", 2019, and the authors' own code:
+
+- The data of a parent, `Σ_i r[i,j]`, grows with the number of children, so one β and one λ would suit no two layers.
+  In the cost it is divided by what fully active, evenly assigned children would bring, `Σ_i R[i,j]` of the first
+  iteration: 1 is an average parent's share, whatever the layer. The children's activations stay in it.
+- A variance has a floor, which is added: one child alone would have none, and a density without bound.
+- λ is `(1 - 0.95^(t+1))`, the authors' schedule times the 100 data points a parent has in Gritzman's normalisation.
+- The E-step stays in logarithms; nothing is exponentiated before it is normalised.
+"""
+
+import math
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings
+from torchcaps.types import RoutingOutput
+
+# Added to a parent's data before dividing by it: a parent that no child turns to has its mean at zero, not at 0 / 0.
+NO_DATA = 1e-12
+
+
+@runtime_checkable
+class Votes(Protocol):
+    """What EM needs of the votes `[b i j d]`, however they are stored (see `kernels/fused_em.py`)."""
+
+    def fit(self, shares: Float[Tensor, "b i j"]) -> tuple[Float[Tensor, "b j d"], Float[Tensor, "b j d"]]:
+        """Mean and variance of each parent's votes, child i counting as `shares[i]`."""
+        ...
+
+    def distances(self, mean: Float[Tensor, "b j d"], precision: Float[Tensor, "b j d"]) -> Float[Tensor, "b i j"]:
+        """`Σ_d (V - mean)² precision`."""
+        ...
+
+
+class StoredVotes(NamedTuple):
+    """The votes as one tensor."""
+
+    votes: Float[Tensor, "b i j d"]
+
+    def fit(self, shares: Float[Tensor, "b i j"]) -> tuple[Float[Tensor, "b j d"], Float[Tensor, "b j d"]]:
+        mean = torch.einsum("bij,bijd->bjd", shares, self.votes)
+        return mean, torch.einsum("bij,bijd->bjd", shares, (self.votes - mean.unsqueeze(1)).square())
+
+    def distances(self, mean: Float[Tensor, "b j d"], precision: Float[Tensor, "b j d"]) -> Float[Tensor, "b i j"]:
+        return torch.einsum("bijd,bjd->bij", (self.votes - mean.unsqueeze(1)).square(), precision)
+
+
+class EM(Routing):
+    """`activations` of None count as ones. `beta_u` is a parent's cost of a child, `beta_a` of being there at all."""
+
+    def __init__(
+        self,
+        shape: VoteShape,
+        *,
+        iterations: int = 3,
+        inverse_temperature: float = 1.0,
+        variance_floor: float = 5e-4,
+    ) -> None:
+        super().__init__()
+        if iterations < 1:
+            raise ValueError(f"iterations must be at least 1, not {iterations}")
+        if inverse_temperature <= 0 or variance_floor <= 0:
+            raise ValueError("inverse_temperature and variance_floor must be more than 0")
+        self.iterations, self.inverse_temperature = iterations, inverse_temperature
+        self.variance_floor = variance_floor
+        self.beta_u = nn.Parameter(torch.zeros(shape.parents))
+        self.beta_a = nn.Parameter(torch.zeros(shape.parents))
+
+    def forward(
+        self,
+        votes: Float[Tensor, "b i j d"],
+        activations: Float[Tensor, "b i"] | None = None,
+        trace: bool = False,
+        competition: Competition | None = None,
+    ) -> RoutingOutput:
+        a = votes.new_ones(votes.shape[:2]) if activations is None else activations
+        return self.route(StoredVotes(votes), a, self.beta_u, self.beta_a, trace, competition)
+
+    def route(
+        self,
+        votes: Votes,
+        a: Float[Tensor, "b i"],
+        beta_u: Float[Tensor, "j"],
+        beta_a: Float[Tensor, "j"],
+        trace: bool = False,
+        competition: Competition | None = None,
+    ) -> RoutingOutput:
+        """The procedure itself, pure in all that it learns."""
+        recorder = Recorder(trace)
+        logits = a.new_zeros(*a.shape, len(beta_u))
+        R = couplings(logits, competition=competition)
+        even = R.sum(1)
+        mean = activation = a.new_empty(0)
+        for t in range(self.iterations):
+            r = R * a.unsqueeze(2)
+            data = r.sum(1)
+            mean, variance = votes.fit(r / (data + NO_DATA).unsqueeze(1))
+            variance = variance + self.variance_floor
+            log_sigma = variance.log() / 2
+            cost = (beta_u * log_sigma.shape[2] + log_sigma.sum(2)) * (data / even)
+            scaled = self.inverse_temperature * (1 - 0.95 ** (t + 1)) * (beta_a - cost)
+            activation = scaled.sigmoid()
+            if t < self.iterations - 1 or recorder:
+                log_density = -(votes.distances(mean, 0.5 / variance) + _offset(log_sigma))
+                agreement = logsigmoid(scaled).unsqueeze(1) + log_density
+                recorder.add(R, logits, agreement)
+                logits, R = agreement, couplings(agreement, competition=competition)
+        return RoutingOutput(mean, activation, recorder.trace())
+
+    def extra_repr(self) -> str:
+        return f"iterations={self.iterations}, inverse_temperature={self.inverse_temperature}"
+
+
+def _offset(log_sigma: Float[Tensor, "b j d"]) -> Float[Tensor, "b 1 j"]:
+    """The logarithm of a Gaussian's normalising constant."""
+    return (log_sigma + math.log(2 * math.pi) / 2).sum(2).unsqueeze(1)

@@ -1,0 +1,53 @@
+"""Self-routing: each child decides by itself where it belongs, without looking at anybody's votes.
+
+Hahn, Pyeon and Kim, "Self-routing capsule networks", NeurIPS 2019, Eqs. 4 to 7:
+
+    c[i] = softmax over j of W[i] u[i]                   W: a routing matrix of each child, from zero
+    a[j] = Σ_i c[i,j] a[i] / Σ_i a[i]
+    p[j] = Σ_i c[i,j] a[i] û[j|i] / Σ_i c[i,j] a[i]
+
+A mixture of experts with the children as gates; no agreement and no iterations. Differs from the paper in nothing but
+1e-12 in the denominators. The activations are shares: over all parents they sum to one, so that an image of two things
+gives each at most one half.
+"""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.functional import EPSILON
+from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings
+from torchcaps.types import RoutingOutput
+
+
+class SelfRouting(Routing):
+    reads_children: ClassVar[bool] = True
+
+    def __init__(self, shape: VoteShape) -> None:
+        super().__init__()
+        if not shape.child_dim:
+            raise ValueError("self-routing reads the children's poses: VoteShape needs their child_dim")
+        self.weight = nn.Parameter(torch.zeros(shape.children, shape.parents, shape.child_dim))
+
+    def forward(
+        self,
+        votes: Float[Tensor, "b i j d"],
+        activations: Float[Tensor, "b i"] | None = None,
+        trace: bool = False,
+        competition: Competition | None = None,
+        children: Float[Tensor, "b i p"] | None = None,
+    ) -> RoutingOutput:
+        if children is None:
+            raise ValueError("self-routing needs the children's poses: routing(votes, activations, children=poses)")
+        a = votes.new_ones(votes.shape[:2]) if activations is None else activations
+        logits = torch.einsum("bip,ijp->bij", children, self.weight)
+        c = couplings(logits, competition=competition)
+        share = c * a.unsqueeze(-1)
+        total = share.sum(1)
+        p = torch.einsum("bij,bijd->bjd", share, votes) / (total.unsqueeze(-1) + EPSILON)
+        recorder = Recorder(trace)
+        if recorder:
+            recorder.add(c, logits, torch.einsum("bijd,bjd->bij", votes, p))
+        return RoutingOutput(p, total / (a.sum(1, keepdim=True) + EPSILON), recorder.trace())

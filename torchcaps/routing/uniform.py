@@ -1,0 +1,44 @@
+"""Uniform couplings: no routing at all, the control that every routing has to beat.
+
+    c[i,j] = 1 / parents
+    v[j]   = squash(Σ_i c[i,j] û[j|i])
+
+This is the first pass of dynamic routing and nothing else. Paik, Kwak and Kim, "Capsule networks need an improved
+routing algorithm", ACML 2019, found such couplings as good as those of the routings of their time; Gu and Tresp,
+"Improving the robustness of capsule networks to image affine transformations", CVPR 2020, train without routing.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchcaps.functional import length, squash
+from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings
+from torchcaps.types import RoutingOutput
+
+
+class Uniform(Routing):
+    def __init__(self, shape: VoteShape) -> None:
+        super().__init__()
+
+    def forward(
+        self,
+        votes: Float[Tensor, "b i j d"],
+        activations: Float[Tensor, "b i"] | None = None,
+        trace: bool = False,
+        competition: Competition | None = None,
+    ) -> RoutingOutput:
+        """`activations` are not used: a vector capsule's votes already carry its length."""
+        return one_pass(votes, votes.new_zeros(votes.shape[:3]), trace, competition)
+
+
+def one_pass(
+    u_hat: Float[Tensor, "b i j d"], b: Float[Tensor, "b i j"], trace: bool, competition: Competition | None
+) -> RoutingOutput:
+    """Parents for couplings that do not depend on the votes."""
+    c = couplings(b, competition=competition)
+    v = squash(torch.einsum("bij,bijd->bjd", c, u_hat))
+    recorder = Recorder(trace)
+    if recorder:
+        recorder.add(c, b, torch.einsum("bijd,bjd->bij", u_hat, v))
+    return RoutingOutput(v, length(v), recorder.trace())
