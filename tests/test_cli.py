@@ -80,7 +80,7 @@ def test_train_writes_a_whole_run(trained: Path) -> None:
 def test_evaluate_agrees_with_the_result(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("evaluate", str(trained), "--json")
     scores = json.loads(capsys.readouterr().out)
-    assert {"accuracy", "metric", "images", "data", "model", "parameters"} <= set(scores)
+    assert {"accuracy", "metric", "images", "data", "model", "parameters", "per_class", "ece"} <= set(scores)
     assert scores["accuracy"] == json.loads((trained / "result.json").read_text())["accuracy"] > 0.9
     assert scores["images"] == 1000
 

@@ -152,7 +152,7 @@ def test_class_capsules_share_transforms_and_add_coordinates(matrix: bool) -> No
     layer = ClassCaps((2, 3, 4), 4, 5, 4, matrix=matrix).double()
     grid = capsule_map(2, 1, 1, 4)
     spread = CapsuleMap(grid.poses.expand(-1, -1, 3, 4, -1), grid.activations.expand(-1, -1, 3, 4))
-    children, weight = layer.children(spread), layer.transforms()
+    children, weight = layer.placed(spread), layer.transforms()
     votes = torch.einsum("biq,ijdq->bijd", children.poses, weight).unflatten(1, (2, 3, 4))
     place = [1, 3] if matrix else [0, 1]
     others = [d for d in range(4) if d not in place]

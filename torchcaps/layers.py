@@ -42,7 +42,7 @@ class DenseCaps(nn.Module):
     """Every child votes for every parent through its own matrix `W[i, j]`, and a routing decides (Eq. 2).
 
     `routing` is a name in `ROUTINGS`, whose options follow as keywords, or a `Routing` made by hand. Children may come
-    as capsules or as plain poses, which are taken to be as active as they are long.
+    as capsules or as plain poses, which are taken to be as active as they are long, up to 1.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class DenseCaps(nn.Module):
         self, capsules: Capsules | RoutingOutput | Float[Tensor, "b i p"], trace: bool = False
     ) -> RoutingOutput:
         if isinstance(capsules, Tensor):
-            capsules = Capsules(capsules, length(capsules))
+            capsules = Capsules(capsules, length(capsules).clamp(max=1))
         if not trace and fused_routing.supports(self.routing, capsules.poses, self.weight):
             return fused_routing.route(self.routing, capsules.poses, self.weight)
         return route(self.routing, votes(capsules.poses, self.weight), capsules, trace)
@@ -184,10 +184,10 @@ class ClassCaps(nn.Module):
         self.register_buffer("coordinates", coordinates(height, width), persistent=False)
 
     def forward(self, capsules: CapsuleMap, trace: bool = False) -> RoutingOutput:
-        children, weight = self.children(capsules), self.transforms()
+        children, weight = self.placed(capsules), self.transforms()
         return blocks.route(self.routing, children, weight, trace)
 
-    def children(self, capsules: CapsuleMap) -> Capsules:
+    def placed(self, capsules: CapsuleMap) -> Capsules:
         """The capsules of the map, each with its row and column as two more numbers of its pose."""
         b, types = capsules.poses.shape[:2]
         where = self.coordinates.expand(b, types, -1, -1, -1)

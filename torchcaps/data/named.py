@@ -166,18 +166,33 @@ def images(name: str, split: sources.Split) -> ImageSet:
     data = ImageSet(name, torch.from_numpy(pixels), torch.from_numpy(labels), spec.classes)
     if spec.views is None:
         return data
-    by, familiar = spec.views
-    kept = viewpoints.are_familiar(viewpoints.read(spec.files, split), by) == familiar
-    return data.take(kept.nonzero()[:, 0])
+    return data.take(viewpoints.select(viewpoints.read(spec.files, split), *spec.views))
+
+
+def _views(spec: DataSpec, split: sources.Split) -> viewpoints.Viewpoints | None:
+    """Of the images of a set that is divided by viewpoints."""
+    if spec.views is None:
+        return None
+    views = viewpoints.read(spec.files, split)
+    kept = viewpoints.select(views, *spec.views)
+    return viewpoints.Viewpoints(*(column[kept] for column in views))
 
 
 def training_and_validation(name: str, held_out: int) -> tuple[ImageSet, ImageSet]:
-    """What to learn from and what to watch meanwhile: of your own images as they were divided."""
+    """What to learn from and what to watch meanwhile: of your own images as they were divided.
+
+    Where it is about viewpoints, some toys are kept back altogether, because testing asks about new toys as well.
+    """
     if name not in DATA:
         record = _record(name)
         return record.images("train"), record.images("validation")
     training = images(name, "train")
-    return training.split(min(held_out, len(training) // 10))
+    views = _views(DATA[name], "train")
+    if views is None or not held_out:
+        return training.split(min(held_out, len(training) // 10))
+    new = views.instance == views.instance.max()
+    kept = training.take(new.nonzero()[:, 0])
+    return training.take((~new).nonzero()[:, 0]), kept.split(min(held_out, len(kept)))[1]
 
 
 def for_testing(name: str, data: ImageSet, pairs: int = TEST_PAIRS) -> ScoredSet:

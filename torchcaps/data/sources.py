@@ -21,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 
-from torchcaps.data import affnist, cifar, faces, idx, norb, svhn
+from torchcaps.data import affnist, cifar, idx, norb, svhn
 from torchcaps.data.catalogue import FILES, SETS, FileSpec, Source
 from torchcaps.data.clients import SourceError
 from torchcaps.data.files import written_whole
@@ -98,6 +98,8 @@ def load_arrays(name: str, split: Split) -> tuple[np.ndarray, np.ndarray]:
         case "affnist":
             images, labels = affnist.read(fetch(f"{name}/{split}"))
         case "faces":
+            from torchcaps.data import faces  # drawn with torch, which nothing else here needs
+
             images, labels = faces.arrays(split)
         case _:
             images = idx.read(fetch(f"{name}/{split}-images"))[:, None]

@@ -7,7 +7,7 @@ elevations of the training objects, test on the same third (familiar) and on the
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from torchcaps.data import norb, sources
@@ -41,5 +41,6 @@ def read(files: str, split: sources.Split) -> Viewpoints:
     return decode(torch.from_numpy(info).long())
 
 
-def are_familiar(views: Viewpoints, by: By) -> Bool[Tensor, "n"]:
-    return torch.isin(getattr(views, by), torch.tensor(FAMILIAR[by]))
+def select(views: Viewpoints, by: By, familiar: bool) -> Int64[Tensor, "m"]:
+    """Which images are seen from familiar viewpoints, or which are not."""
+    return (torch.isin(getattr(views, by), torch.tensor(FAMILIAR[by])) == familiar).nonzero()[:, 0]

@@ -25,6 +25,8 @@ EXPERIMENTS: dict[str, Entry] = {
     "affnist": Entry("affnist", "trained on translated digits, tested on affinely transformed ones, against a CNN"),
     "cifar10": Entry("cifar10", "24x24 crops, 64 primary types, none of the above, an ensemble"),
     "smallnorb": Entry("smallnorb", "stereo pairs of toys"),
+    "smallnorb-em": Entry("smallnorb_em", "matrix capsules with EM routing against a CNN; where the votes go"),
+    "viewpoints": Entry("viewpoints", "toys from viewpoints never shown: matrix capsules against a CNN"),
     "svhn": Entry("svhn", "house numbers with the smaller network"),
     "equivariance": Entry("equivariance", "a digit turns: does its capsule's length stay, its vector move?"),
     "less-data": Entry("less_data", "accuracy against the number of training examples, against a CNN"),

@@ -3,6 +3,8 @@
 Both are trained to the same accuracy on validation digits, so that neither has learned its own task better.
 """
 
+from dataclasses import replace
+
 from torchcaps.data import load_test_set
 from torchcaps.evaluate import evaluate
 from torchcaps.experiments import protocols
@@ -10,7 +12,7 @@ from torchcaps.experiments.base import Study, Trial, Verdict, compared, judged
 from torchcaps.figures import Measured, dots, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, section 5.2"
-CUT = "small networks of like cost on the same 40x40 images, stopped at 97 %, at most 75 s a training"
+CUT = "small networks of like cost on the same 40x40 images, stopped at 97 % or after 0.6 epochs (about 75 s)"
 PUBLISHED = {"CapsNet": (0.9923, 0.79), "CNN": (0.9922, 0.66)}
 TARGETS = {"quick": 0.97, "paper": 0.992, "smoke": 0.3}
 
@@ -23,7 +25,7 @@ def _trials(study: Study, kind: str) -> list[Trial]:
         smoke={"CapsNet": ("capsnet-mnist-small", {}), "CNN": ("cnn-mnist-small", {})},
     )
     training = study.pick(
-        quick={"max_seconds": 75.0, "validation": 1000},
+        quick={"epochs": 0.6, "validation": 1000},
         paper={"epochs": 100.0, "validation": 5000},
         smoke=protocols.SMOKE,
     )
@@ -63,7 +65,9 @@ def run(study: Study) -> list[Verdict]:
     gap = PUBLISHED["CapsNet"][1] - PUBLISHED["CNN"][1]
     ours = sum(after["CapsNet"]) / len(after["CapsNet"]) - sum(after["CNN"]) / len(after["CNN"])
     sign = "ahead of" if ours > 0 else "behind" if ours < 0 else "level with"
-    note = f"CapsNet ({size['CapsNet'] / 1e6:.1f} M parameters) is {sign} the CNN ({size['CNN'] / 1e6:.1f} M)"
+    note = "not trained to the same accuracy; " if missed else ""
+    note += f"CapsNet ({size['CapsNet'] / 1e6:.1f} M parameters) is {sign} the CNN ({size['CNN'] / 1e6:.1f} M)"
+    robust = compared(f"{asked}: CapsNet is more robust than the CNN, by", after["CapsNet"], after["CNN"], gap, note)
     return [
         # An early stop elsewhere than the paper's is no claim about this number.
         *(
@@ -71,7 +75,8 @@ def run(study: Study) -> list[Verdict]:
             for kind, p in PUBLISHED.items()
         ),
         *(judged(f"{kind}, {asked}", after[kind], p[1], False, stand_in) for kind, p in PUBLISHED.items()),
-        compared(f"{asked}: CapsNet is more robust than the CNN, by", after["CapsNet"], after["CNN"], gap, note),
+        # Where one network knows its own task worse, the gap says nothing about robustness.
+        replace(robust, holds=None) if missed else robust,
     ]
 
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-CONTROL = "uniform"
+CONTROL, CONTROLS = "uniform", ("uniform", "random")
 ASKED = {"mnist": "MNIST", "multimnist": "MultiMNIST", "affnist": "affNIST-style"}
 COMMAND = "torchcaps reproduce routings"
 
@@ -81,14 +81,15 @@ def advice(rows: Table) -> list[str]:
         f"**Cost.** A step takes {first:.0f} ms with `{cheap[0]}` and {last:.0f} ms, {last / first:.1f} times as long, "
         f"with `{cheap[-1]}`; the seconds of training are the same for all, so a dear routing has seen fewer images."
     )
-    moved = sorted(rows, key=lambda name: -rows[name]["multimnist"]["changed"]["mean"])
-    idle = [name for name in rows if name != CONTROL and rows[name]["multimnist"]["changed"]["mean"] < 0.01]
+    routings = [name for name in rows if name not in CONTROLS]
+    moved = sorted(routings, key=lambda name: -rows[name]["multimnist"]["changed"]["mean"])
+    idle = [name for name in routings if rows[name]["multimnist"]["changed"]["mean"] < 0.01]
     lines.append(
         f"**Does the routing decide anything?** Evening out the couplings of the trained network changes "
         f"{share(rows[moved[0]], 'changed')} of the answers on MultiMNIST for `{moved[0]}`, the most; less than 1 % "
         f"for {named(idle)}."
     )
-    sharp = sorted(rows, key=lambda name: rows[name]["multimnist"]["entropy"]["mean"])
+    sharp = sorted(routings, key=lambda name: rows[name]["multimnist"]["entropy"]["mean"])
     lines.append(
         f"**Is there a parse tree?** The couplings are closest to one parent for each child with `{sharp[0]}` (entropy "
         f"{rows[sharp[0]]['multimnist']['entropy']['mean']:.2f} of 1)."

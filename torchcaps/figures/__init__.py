@@ -22,6 +22,7 @@ from torchcaps.figures.pictures import (
 )
 from torchcaps.figures.scores import confusion_matrix, reliability
 from torchcaps.figures.style import style, to_png
+from torchcaps.figures.votes import vote_histograms
 
 __all__ = [
     "Animation",
@@ -44,4 +45,5 @@ __all__ = [
     "style",
     "to_png",
     "training_curves",
+    "vote_histograms",
 ]

@@ -90,7 +90,9 @@ def _tensors(
 def _matrices(
     sizes: Axes, period: Axes, triple: Callable, start: Axes, conjugate: bool, weighted: bool
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """`start` is where the first pixel lies; `weighted` counts a frequency twice that stands for its conjugate too, as the inverse transform has to."""
+    """`start` is where the first pixel lies. `weighted` counts a frequency twice that stands for its conjugate too, as
+    the inverse transform has to.
+    """
     n, m = period
     sign = 2j if conjugate else -2j
     first, second = [], []

@@ -78,7 +78,8 @@ def supports(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
     batch = 2 ** (len(x) - 1).bit_length()
     name = (
         f"{'training' if training else 'inference'} conv2d {batch} x {x.shape[1]} x {x.shape[2]} x {x.shape[3]} by "
-        f"{conv.out_channels} x {kernel[0]} x {kernel[1]}, stride {stride}, padding {padding}, {x.dtype} on {x.device.type}"
+        f"{conv.out_channels} x {kernel[0]} x {kernel[1]}, stride {stride}, padding {padding}, "
+        f"{x.dtype} on {x.device.type}"
     )
     twins = [partial(_once, twin, x, conv.weight, stride, padding, training) for twin in (conv2d, phase_conv2d)]
     return wins(name, *twins)

@@ -30,12 +30,15 @@ class _Block(nn.Sequential):
         return relu(norm(phase_conv.convolve(conv, input)))  # pyright: ignore[reportArgumentType]
 
 
-class _Pool(nn.Module):
+class _Pool(nn.MaxPool2d):
     """The largest of 2x2, whatever the layout in memory, which it keeps."""
 
-    def forward(self, features: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
-        h, w = features.shape[2] // 2 * 2, features.shape[3] // 2 * 2
-        rows = torch.maximum(features[:, :, 0:h:2], features[:, :, 1:h:2])
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
+        h, w = input.shape[2] // 2 * 2, input.shape[3] // 2 * 2
+        rows = torch.maximum(input[:, :, 0:h:2], input[:, :, 1:h:2])
         return torch.maximum(rows[..., 0:w:2], rows[..., 1:w:2])
 
 

@@ -65,7 +65,7 @@ def _compact(image: tuple[int, int, int]) -> list[nn.Module]:
 
 def _natural(image: tuple[int, int, int]) -> list[nn.Module]:
     """The backbone of the capsule networks for photographs, averaged over all places."""
-    return [NaturalBackbone(image, 128), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return [NaturalBackbone(image, 192), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 
 class Standardise(nn.Module):

@@ -69,9 +69,7 @@ MODELS: dict[str, Entry] = {
     "cnn-multimnist": Entry(
         CNNConfig(image=(1, 36, 36), digits=2, design="multimnist"), "multimnist", "the paper's baseline"
     ),
-    "cnn-mnist-small": Entry(
-        CNNConfig(design="compact"), "mnist", "capsnet-mnist-small without the capsules", _FAST
-    ),
+    "cnn-mnist-small": Entry(CNNConfig(design="compact"), "mnist", "capsnet-mnist-small without the capsules", _FAST),
     "cnn-multimnist-small": Entry(
         CNNConfig(image=(1, 36, 36), digits=2, design="compact"),
         "multimnist",
@@ -124,10 +122,11 @@ def suited(name: str, image: tuple[int, int, int], classes: int, digits: int = 1
     if isinstance(find(name).config, CNNConfig):
         return {**shape, "design": "compact" if small else "natural"}
     if small:
-        own = {"backbone": "compact", "primary_types": 4, "reconstruction_weight": 0.007}
+        own = {"backbone": "compact", "channels": 128, "primary_types": 4, "reconstruction_weight": 0.007}
     else:
-        own = {"backbone": "natural", "primary_types": 16, "reconstruction_weight": 0.0005 * 784 / (c * h * w)}
-    return {**shape, **own, "channels": 128, "decoder": "conv"}
+        weight = 0.0005 * 784 / (c * h * w)
+        own = {"backbone": "natural", "channels": 192, "primary_types": 16, "reconstruction_weight": weight}
+    return {**shape, **own, "decoder": "conv"}
 
 
 def suited_training(images: int) -> dict[str, Any]:

@@ -87,9 +87,10 @@ def _header(one: Explanation, classes: Sequence[str], title: str) -> str:
 
 def _seen(one: Explanation, classes: Sequence[str]) -> str:
     c, h, w = one.pixels.shape
+    channels = {1: "grey", 3: "in colour"}.get(c, f"{c} channels")
     cells = [
         _cell(thumbnail(one.original), "the picture", pixelated=max(one.original.size) <= 64),
-        _cell(png(rgb(one.pixels)), f"as it is seen: {w}x{h}, {'grey' if c == 1 else f'{c} channels'}"),
+        _cell(png(rgb(one.pixels)), f"as it is seen: {w}x{h}, {channels}"),
     ]
     drawn = [(classes[view.label], view.picture) for view in one.answers if view.picture is not None]
     about = "The picture as it came and as it goes into the network."

@@ -182,7 +182,7 @@ def _lengths(run: FinishedRun) -> Section:
     what = "The length of every class capsule" if run.capsules else "The network's output for every class"
     about = (
         f"{what}: blue is what is in the image, a dot marks what the network answers."
-        f" The first test images, and the {len(mistakes)} most confident mistakes."
+        f" The first test images{f', and the {len(mistakes)} most confident mistakes' if mistakes else ''}."
     )
     draw = partial(
         figures.capsule_lengths,

@@ -28,12 +28,12 @@ _COMPARE_TWO_CALLS = (
 )
 ROUTING_PROPERTIES: tuple[Callable[[RoutingCase], None], ...] = (
     prop.output_shapes,
-    prop.activations_are_probabilities,
     prop.forward_is_pure,
     prop.couplings_sum_to_one_over_parents,
     prop.competitors_elsewhere_take_their_share,
     prop.every_iteration_is_traced,
     prop.output_follows_from_last_couplings,
+    prop.activations_are_probabilities,
     prop.gradients_are_finite_at_zero,
     prop.runs_on_any_device,
     *_COMPARE_TWO_CALLS,

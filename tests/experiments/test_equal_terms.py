@@ -105,6 +105,7 @@ def test_the_guide_draws_its_advice_from_the_numbers() -> None:
     assert "`dynamic` scored best, 96.00 ± 1.00 %" in multimnist
     assert "not told apart from it by these seeds: `em`." in multimnist
     assert "spread of the difference: `dynamic` and `em`; worse: `heinsen`." in multimnist
+    assert "for `heinsen`, the most; less than 1 % for none of them." in text
     assert "20 ms with `uniform` and 100 ms, 5.0 times as long, with `random`" in text
     assert "| `heinsen` | 81.00 ± 1.00 %" in guide.table(rows)
 
@@ -124,7 +125,11 @@ def test_the_guide_is_what_the_results_say() -> None:
 def test_a_number_changed_by_hand_would_be_noticed() -> None:
     page = PAGE.read_text()
     origin = {"command": "x", "machine": {"processor": "y"}, "versions": {"torch": "z"}, "commit": "c"}
-    result = {**origin, "configuration": {"seconds": 30.0}, "values": made_up({"uniform": [0.5, 0.6]})}
+    result = {
+        **origin,
+        "configuration": {"seconds": 30.0},
+        "values": made_up({"uniform": [0.5, 0.6], "em": [0.7, 0.9]}),
+    }
     written = guide.render(page, result)
     assert guide.render(written, result) == written
     assert guide.render(written.replace("55.00", "56.00"), result) == written
