@@ -47,8 +47,11 @@ def matrix_transform(weight: Float[Tensor, "*n s s"]) -> Float[Tensor, "*n d d"]
 
 
 def coordinates(height: int, width: int) -> Float[Tensor, "h w 2"]:
-    """Where the positions of a map are, row and column, between 0 and 1."""
-    y, x = ((torch.arange(size) + 0.5) / size for size in (height, width))
+    """Where the positions of a map are, row and column, between -0.5 and 0.5.
+
+    Around zero, so that they cancel where a routing adds up votes from all over the map.
+    """
+    y, x = ((torch.arange(size) + 0.5) / size - 0.5 for size in (height, width))
     return torch.stack(torch.meshgrid(y, x, indexing="ij"), 2)
 
 

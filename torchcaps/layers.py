@@ -117,7 +117,9 @@ class ConvCaps(nn.Module):
     ) -> None:
         super().__init__()
         self.kernel, self.stride, self.matrix, self.local = kernel, stride, matrix, local
-        self.weight = _transforms((kernel, kernel, types, parents), dim, child_dim, matrix, init_std)
+        reach = max(1.0, kernel / stride) ** 2
+        std = _deviation(kernel * kernel * types, parents * reach, dim, matrix) if init_std is None else init_std
+        self.weight = _transforms((kernel, kernel, types, parents), dim, child_dim, matrix, std)
         self.shape = VoteShape(kernel * kernel * types, parents, dim, child_dim)
         self.routing = make_routing(routing, self.shape, **options) if isinstance(routing, str) else routing
 
@@ -174,8 +176,10 @@ class ClassCaps(nn.Module):
         super().__init__()
         types, height, width = grid
         self.grid, self.matrix = grid, matrix
-        self.weight = _transforms((types, classes), dim, child_dim, matrix, init_std)
-        shape = VoteShape(types * height * width, classes, dim, child_dim)
+        children = types * height * width
+        std = _deviation(children, classes, dim, matrix) if init_std is None else init_std
+        self.weight = _transforms((types, classes), dim, child_dim, matrix, std)
+        shape = VoteShape(children, classes, dim, child_dim)
         self.routing = make_routing(routing, shape, **options) if isinstance(routing, str) else routing
         side = math.isqrt(dim)
         places = torch.zeros(dim, 2)
@@ -204,24 +208,23 @@ class ClassCaps(nn.Module):
         return f"grid={self.grid}, classes={self.weight.shape[1]}, matrix={self.matrix}"
 
 
-def _transforms(
-    grid: tuple[int, ...], dim: int, child_dim: int, matrix: bool, init_std: float | None
-) -> nn.Parameter:
-    """Initial transforms for every place in `grid`.
+def _deviation(children: int, reached: float, dim: int, matrix: bool) -> float:
+    """Of the initial transforms, such that even couplings hand on poses as long as they come, and deep stacks learn.
 
-    Those of matrices begin near the identity: children agree on a parent from the start, and deep stacks learn several
-    times faster than from random ones. Those of vectors keep the size of what they are given.
+    A vector is the sum over the children of `votes / reached`, the number of parents among which each is shared. A
+    matrix is their mean, and its transforms begin near the identity.
     """
-    shape = (dim, child_dim)
-    if matrix:
-        side = math.isqrt(dim)
-        if side * side != dim or child_dim != dim:
-            raise ValueError(f"matrix capsules have square poses of one size, not {child_dim} -> {dim} numbers")
-        shape = (side, side)
-    std = init_std if init_std is not None else 0.1 if matrix else child_dim**-0.5
-    weight = torch.empty(*grid, *shape)
+    return 0.1 if matrix else reached / (children * dim) ** 0.5
+
+
+def _transforms(grid: tuple[int, ...], dim: int, child_dim: int, matrix: bool, std: float) -> nn.Parameter:
+    """Initial transforms for every place in `grid`."""
+    side = math.isqrt(dim)
+    if matrix and (side * side != dim or child_dim != dim):
+        raise ValueError(f"matrix capsules have square poses of one size, not {child_dim} -> {dim} numbers")
+    weight = torch.empty(*grid, *((side, side) if matrix else (dim, child_dim)))
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
-    return nn.Parameter(weight + torch.eye(shape[0]) if matrix else weight)
+    return nn.Parameter(weight + torch.eye(side) if matrix else weight)
 
 
 class BatchNorm(nn.BatchNorm2d):

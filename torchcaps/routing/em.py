@@ -21,6 +21,8 @@ with EM routing", 2019, and the authors' own code:
 - A variance has a floor, which is added: one child alone would have none, and a density without bound.
 - λ is `(1 - 0.95^(t+1))`, the authors' schedule times the 100 data points a parent has in Gritzman's normalisation.
 - The E-step stays in logarithms; nothing is exponentiated before it is normalised.
+- β_u = 1 and β_a = -15 at the start: a parent without data has an activation near 0.1 at the last λ, not 0.5. From
+  zero, the β_a that lets a class be absent is a thousand steps of Adam away, and nothing is learned until then.
 """
 
 import math
@@ -82,8 +84,8 @@ class EM(Routing):
             raise ValueError("inverse_temperature and variance_floor must be more than 0")
         self.iterations, self.inverse_temperature = iterations, inverse_temperature
         self.variance_floor = variance_floor
-        self.beta_u = nn.Parameter(torch.zeros(shape.parents))
-        self.beta_a = nn.Parameter(torch.zeros(shape.parents))
+        self.beta_u = nn.Parameter(torch.full((shape.parents,), 1.0))
+        self.beta_a = nn.Parameter(torch.full((shape.parents,), -15.0))
 
     def forward(
         self,

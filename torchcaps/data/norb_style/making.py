@@ -1,9 +1,11 @@
 """The table of toys, and the arrays of a set of scenes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from torchcaps.data.norb_style import SIDE, Scenes
 from torchcaps.data.norb_style.airplanes import AIRPLANES, airplane
@@ -32,18 +34,28 @@ class Arrays(NamedTuple):
     info: np.ndarray
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Tens of thousands of short operations: on a busy machine threads would wait for each other most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def make(scenes: Scenes, show: Callable[[int], None] = lambda count: None) -> Arrays:
     """Render; `show` is told of so many more bytes. As in smallNORB, the category changes from image to image."""
     instances, elevations, azimuths, lightings = scenes
     shape = (len(instances), len(elevations), len(azimuths), len(lightings), len(TOYS))
+    degrees = [30 + 5 * elevation for elevation in elevations], [10 * azimuth for azimuth in azimuths]
     dat = np.empty((*shape, 2, SIDE, SIDE), np.uint8)
-    for number, instance in enumerate(instances):
-        for category, toys in enumerate(TOYS.values()):
-            volume = voxels(toys[instance])
-            pairs = render(
-                volume, [30 + 5 * elevation for elevation in elevations], [10 * a for a in azimuths], lightings, show
-            )
-            dat[number, :, :, :, category] = pairs.numpy()
+    with _one_thread():
+        for number, instance in enumerate(instances):
+            for category, toys in enumerate(TOYS.values()):
+                pairs = render(voxels(toys[instance]), *degrees, lightings, show)
+                dat[number, :, :, :, category] = pairs.numpy()
     *info, cat = np.meshgrid(*scenes, range(len(TOYS)), indexing="ij")
     numbers = np.stack([column.ravel() for column in info], 1).astype(np.int32)
     return Arrays(dat.reshape(-1, 2, SIDE, SIDE), cat.ravel().astype(np.int32), numbers)

@@ -1,0 +1,35 @@
+"""The CNN stops where the capsules are; novel viewpoints are asked about once both are trained."""
+
+from pathlib import Path
+
+import pytest
+
+from torchcaps.experiments import viewpoints
+from torchcaps.experiments.base import Study
+from torchcaps.runs import read_json
+
+
+def test_the_plan_pairs_networks_on_familiar_viewpoints() -> None:
+    trials = viewpoints.plan(Study("viewpoints", "paper"))
+    assert [(trial.model, trial.data) for trial in trials[:2]] == [
+        ("matrix-smallnorb", "smallnorb:azimuth"),
+        ("cnn-smallnorb", "smallnorb:azimuth"),
+    ]
+    assert {trial.data for trial in trials} == {"smallnorb:azimuth", "smallnorb:elevation"}
+    assert len(trials) == 2 * 3 * 2
+
+
+def test_both_are_equally_good_at_what_is_familiar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewpoints, "PUBLISHED", {"azimuth": viewpoints.PUBLISHED["azimuth"]})
+    study = Study("viewpoints", "smoke", root=tmp_path)
+    verdicts = viewpoints.run(study)
+    kept, novel = (read_json(study.work / f"rows/azimuth-capsules-0-{part}.json") for part in ("validation", "novel"))
+    assert kept["values"]["images"] == 20
+    assert novel["values"]["images"] == 100
+    cnn = read_json(study.work / "trials/azimuth-cnn-0/trial.json")
+    assert cnn["training"]["stop_at"] == kept["values"]["accuracy"]
+    errors = {v.claim.partition(",")[0]: v.ours for v in verdicts if v.claim.endswith("error at novel azimuths")}
+    assert errors["capsules"] == 1 - novel["values"]["accuracy"]
+    assert verdicts[-1].ours == errors["CNN"] - errors["capsules"]
+    assert len(verdicts) == 5
+    assert study.used_figures == ["viewpoints"]
