@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("result", type=Path, help="the file to write, such as results/own-images.json")
     parser.add_argument("--runs", type=Path, default=Path("runs/own-images"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--note", default="", help="a sentence to keep with the result")
     for name, seconds in (("cifar10", 1800), ("fashion-mnist", 120)):
         parser.add_argument(f"--{name}-seconds", type=float, default=seconds)
     arguments = parser.parse_args()
@@ -45,6 +46,7 @@ def main() -> None:
     summary = {
         "command": f"python {' '.join(sys.argv)}",
         **{key: manifest[key] for key in ("machine", "versions", "commit")},
+        "note": arguments.note,
         "rows": rows,
     }
     arguments.result.write_text(json.dumps(summary, indent=2) + "\n")

@@ -33,6 +33,17 @@ def _row(name: str, what: str, reference: str) -> str | None:
     )
 
 
+def _own_images(name: str, what: str, reference: str) -> list[str]:
+    """A set that was brought as a folder: the capsule network, then the CNN with the same backbone and time."""
+    rows = [row for row in (_result("own-images") or {"rows": []})["rows"] if row["set"] == name]
+    titles = {"capsnet": (what, reference), "cnn": ("the same, `cnn`", "-")}
+    return [
+        f"| {titles[row['model']][0]} | {row['accuracy']:.2%} | 1 | {row['parameters'] / 1e6:.1f} M | "
+        f"{row['seconds']:,.0f} s | {titles[row['model']][1]} | [file](results/own-images.json) |"
+        for row in rows
+    ]
+
+
 def table() -> str:
     rows = [
         _row("mnist-small", "MNIST, `capsnet-mnist-small`, accuracy", "99.75 % (paper, 8.2 M)"),
@@ -42,6 +53,8 @@ def table() -> str:
         _row("cnn-paper-multimnist-iou80", "the same, `cnn-multimnist`", "-"),
         _row("multimnist-shipped", "MultiMNIST as in the paper, the weights in the package, both digits right",
              "94.8 % (paper, 11.4 M), 91.9 % (its CNN)"),
+        *_own_images("cifar10", "CIFAR-10 as a folder of PNG files, `capsnet`, accuracy", "89.4 % (paper, 7 networks)"),
+        *_own_images("fashion-mnist", "Fashion-MNIST as a folder of PNG files, `capsnet`, accuracy", "-"),
     ]  # fmt: skip
     head = "| on 2 CPU cores | measured | seeds | parameters | training | published | |\n|---|---|---|---|---|---|---|"
     return "\n".join([head, *(row for row in rows if row)])
