@@ -18,7 +18,7 @@ from torchcaps.runs import Checkpoint, load_run, model_config, model_from_config
 from torchcaps.testing import check_model
 from torchcaps.train import State, defaults_for, train
 
-TINY = {"image": (1, 28, 28), "classes": 10, "channels": 8, "primary_types": 2, "types": (3, 3)}
+TINY = {"image": (1, 28, 28), "classes": 10, "channels": 8, "primary_types": 2, "types": (2, 3)}
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_the_margin_grows_with_progress_alone() -> None:
 
 def test_interrupted_and_resumed_ends_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the margin of the loss, which is no part of the checkpoint."""
-    given = {"data": "mnist-mini", "epochs": 0.05, "batch": 4, "per_class": 40, "validation": 0}
-    config = defaults_for("matrix-smallnorb-small", **{**given, "epochs": 0.8, "checkpoint_seconds": 0.0})
-    monkeypatch.setattr("torchcaps.train.LOG_EVERY", 20)
+    given = {"data": "mnist-mini", "epochs": 1.0, "batch": 4, "per_class": 8, "validation": 0}
+    config = defaults_for("matrix-smallnorb-small", **given, checkpoint_seconds=0.0)
+    monkeypatch.setattr("torchcaps.train.LOG_EVERY", 5)
     whole = train(config, tmp_path / "whole", TINY)
 
     save, saves = State.save, []

@@ -184,8 +184,10 @@ class ClassCaps(nn.Module):
         side = math.isqrt(dim)
         places = torch.zeros(dim, 2)
         places[[side - 1, 2 * side - 1] if matrix else [0, 1], [0, 1]] = 1.0
+        self.places: Tensor
+        self.where: Tensor
         self.register_buffer("places", places, persistent=False)
-        self.register_buffer("coordinates", coordinates(height, width), persistent=False)
+        self.register_buffer("where", coordinates(height, width), persistent=False)
 
     def forward(self, capsules: CapsuleMap, trace: bool = False) -> RoutingOutput:
         children, weight = self.placed(capsules), self.transforms()
@@ -194,7 +196,7 @@ class ClassCaps(nn.Module):
     def placed(self, capsules: CapsuleMap) -> Capsules:
         """The capsules of the map, each with its row and column as two more numbers of its pose."""
         b, types = capsules.poses.shape[:2]
-        where = self.coordinates.expand(b, types, -1, -1, -1)
+        where = self.where.expand(b, types, -1, -1, -1)
         return CapsuleMap(torch.cat([capsules.poses, where], 4), capsules.activations).flat()
 
     def transforms(self) -> Float[Tensor, "i j d q"]:

@@ -39,11 +39,11 @@ def route(
     votes_of_a_row = weight.shape[:3].numel() * weight.element_size()
     size = fused_em.block_rows(rows, together, votes_of_a_row, weight.device)
     parts = map(Capsules, children.poses.split(size), children.activations.split(size))
-    if torch.is_grad_enabled():
-        outputs = [checkpoint(routed, part, use_reentrant=False) for part in parts]
-    else:
-        outputs = [routed(part) for part in parts]
-    return RoutingOutput(*(torch.cat(column) for column in zip(*(output[:2] for output in outputs), strict=True)))
+    outputs: list[RoutingOutput] = [
+        checkpoint(routed, part, use_reentrant=False) if torch.is_grad_enabled() else routed(part) for part in parts
+    ]  # pyright: ignore[reportAssignmentType]
+    poses = torch.cat([output.poses for output in outputs])
+    return RoutingOutput(poses, torch.cat([output.activations for output in outputs]))
 
 
 def peak_bytes(routing: Routing, rows: int, together: int, shape: VoteShape, training: bool, number: int = 4) -> int:

@@ -52,23 +52,16 @@ class MatrixCaps(Pretrained, nn.Module):
         self.backbone = nn.Sequential(nn.Conv2d(config.image[0], config.channels, 5, stride=2), nn.ReLU())
         self.primary = PrimaryPoses(config.channels, config.primary_types, dim)
         self.layers = nn.Sequential()
-        types = config.primary_types
+        types, height, width = config.primary_types, *((size - 5) // 2 + 1 for size in config.image[1:])
         for n, parents in enumerate(config.types):
             stride = 2 if n == 0 else 1
             self.layers.append(
                 ConvCaps(types, dim, parents, dim, config.kernel, stride, config.routing, local=config.local, **shared)
             )
-            types = parents
-        self.classes = ClassCaps((types, *self._grid()), dim, config.classes, dim, config.routing, **shared)
-
-    def _grid(self) -> tuple[int, int]:
-        """Rows and columns of the last convolutional capsules."""
-        sizes = [(size - 5) // 2 + 1 for size in self.config.image[1:]]
-        for layer in self.layers:
-            sizes = [(size - layer.kernel) // layer.stride + 1 for size in sizes]
-        if min(sizes) < 1:
-            raise UserError(f"images of {self.config.image[1:]} pixels are too small for this network")
-        return sizes[0], sizes[1]
+            types, height, width = parents, *((size - config.kernel) // stride + 1 for size in (height, width))
+        if min(height, width) < 1:
+            raise UserError(f"images of {config.image[1:]} pixels are too small for this network")
+        self.classes = ClassCaps((types, height, width), dim, config.classes, dim, config.routing, **shared)
 
     def features(self, images: Float[Tensor, "b c h w"]) -> CapsuleMap:
         """The children of the class capsules."""
