@@ -46,7 +46,7 @@ def vote_histograms(
                 ax = block.add_subplot(grid[r, j + 1])
                 colour = BLUE if j == label else ORANGE if j == answered else GREY
                 ax.bar(edges[:-1], heights[j], np.diff(edges), align="edge", color=colour)
-                _plain(ax, edges[-1], np.max(heights), r == iterations - 1 and n == count - 1)
+                _plain(ax, edges[-1], float(np.max(heights)), r == iterations - 1 and n == count - 1)
                 if r == 0:
                     ax.set_title(f"{name} {lengths[n, j]:.2f}", size=SMALLER)
                 if j == 0:
