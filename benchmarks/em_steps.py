@@ -24,7 +24,7 @@ from torchcaps.runs import manifest
 from torchcaps.train import train_step
 
 CONFIG = MatrixConfig(image=(1, 14, 14), classes=10, channels=8, primary_types=2, types=(4, 4), kernel=2)
-BATCH, LR, LAST = 4, 1e-2, 500
+BATCH, LR, LAST = 4, 3e-3, 500
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.errors import UserError
 from torchcaps.functional import coordinates, length, matrix_transform, squash, votes
-from torchcaps.kernels import blocks, fused_routing, phase_conv
+from torchcaps.kernels import blocks, fused_em, fused_routing, phase_conv
 from torchcaps.routing import Routing, VoteShape, make_routing, route
 from torchcaps.types import CapsuleMap, Capsules, RoutingOutput
 from torchcaps.windows import Windows
@@ -70,6 +70,8 @@ class DenseCaps(nn.Module):
             capsules = Capsules(capsules, length(capsules).clamp(max=1))
         if not trace and fused_routing.supports(self.routing, capsules.poses, self.weight):
             return fused_routing.route(self.routing, capsules.poses, self.weight)
+        if not trace and fused_em.supports(self.routing, capsules.poses, self.weight):
+            return fused_em.route(self.routing, capsules, self.weight)
         return route(self.routing, votes(capsules.poses, self.weight), capsules, trace)
 
     def extra_repr(self) -> str:

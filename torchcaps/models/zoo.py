@@ -82,7 +82,7 @@ MODELS: dict[str, Entry] = {
 }
 
 
-_EM = {"lr": 1e-2, "schedule": "linear", "warmup": 0.05, "batch": 64}
+_EM = {"lr": 3e-3, "schedule": "linear", "warmup": 0.05, "batch": 64}
 
 MODELS |= {
     "matrix-smallnorb": Entry(MatrixConfig(), "smallnorb", "matrix capsules with EM routing, as in the paper", _EM),
