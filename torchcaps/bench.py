@@ -71,7 +71,7 @@ def _worker(twin: str, name: str, batch: int, threads: int | None) -> Iterator[C
     with tempfile.TemporaryDirectory() as cache:
         # Nothing remembered from before: the first step includes the choice of kernels.
         environment = {"TORCHCAPS_KERNELS": "plain" if twin == "plain" else "auto", "XDG_CACHE_HOME": cache}
-        # Ours sets this on import; the twin is PyTorch as it comes.
+        # Ours sets this on import, and keeps freed memory; the twin is PyTorch as it comes.
         environment |= {"THP_MEM_ALLOC_ENABLE": "0"} if twin == "plain" else {}
         context = get_context("spawn")
         here, there = context.Pipe()
@@ -108,8 +108,11 @@ def _ask(worker: Connection, what: str = "time") -> float:
 def _serve(parent: Connection, twin: str, name: str, batch: int, threads: int | None) -> None:
     import torch
 
+    from torchcaps.kernels.workspace import keep_freed_memory
     from torchcaps.twins import CASES
 
+    if twin == "ours":
+        keep_freed_memory()
     if threads is not None:
         torch.set_num_threads(threads)
     work = CASES[name][0](batch, twin)  # pyright: ignore[reportArgumentType]

@@ -148,6 +148,9 @@ def _parser() -> Parser:
         help="quick: minutes on two cores; paper: the published protocol; smoke: seconds, to see that it runs",
     )
     reproduce.add_argument("--trials", type=int, help="seeds of each training (default: what the preset has)")
+    reproduce.add_argument(
+        "--jobs", type=int, default=1, help="trainings at a time, which share out the cores (default: 1)"
+    )
     reproduce.add_argument("--plan", action="store_true", help="only list the trainings")
     json_flag(reproduce)
 
@@ -190,7 +193,9 @@ def main(arguments: list[str] | None = None) -> None:
     args = _parser().parse_args(arguments)
     try:
         from torchcaps import commands
+        from torchcaps.kernels.workspace import keep_freed_memory
 
+        keep_freed_memory()
         name = f"{args.command}_{args.action}" if args.command == "data" else args.command
         getattr(commands, name)(args)
     except UserError as error:

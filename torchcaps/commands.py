@@ -255,6 +255,8 @@ def reproduce(args: Namespace) -> None:
 
     if args.trials is not None and args.trials < 1:
         raise UserError(f"--trials must be at least 1, not {args.trials}")
+    if args.jobs < 1:
+        raise UserError(f"--jobs must be at least 1, not {args.jobs}")
     names = list(EXPERIMENTS) if args.name == "all" else [args.name]
     if args.plan:
         plans = [trial for name in names for trial in runner.plan(name, args.preset, args.trials)]
@@ -265,7 +267,7 @@ def reproduce(args: Namespace) -> None:
     summaries = []
     for name in names:
         try:
-            summary = runner.reproduce(name, args.preset, args.trials)
+            summary = runner.reproduce(name, args.preset, args.trials, jobs=args.jobs)
         except UserError as error:
             if args.name != "all":
                 raise

@@ -48,6 +48,18 @@ def test_a_training_is_repeated_only_if_it_changed(tmp_path: Path) -> None:
     assert study.metrics(changed)[-1]["step"] == result["steps"]
 
 
+def test_several_trainings_share_out_the_cores(tmp_path: Path) -> None:
+    trials = [Trial(f"small-{seed}", TRIAL.model, TRIAL.data, seed, {}, SMOKE) for seed in range(2)]
+    study = Study("table1", "smoke", root=tmp_path, jobs=2)
+    results = study.train_all(trials)
+    assert [result["seed"] for result in results] == [0, 1]
+    assert results == Study("table1", "smoke", root=tmp_path).train_all(trials), "finished, so only read"
+    rows = [json.loads((study.work / "rows" / f"{trial.name}.json").read_text()) for trial in trials]
+    assert {row["machine"]["threads"] for row in rows} == {max(1, (os.cpu_count() or 1) // 2)}
+    assert study.command == "torchcaps reproduce table1 --preset smoke --jobs 2"
+    assert study.used_rows == ["small-0", "small-1"]
+
+
 def test_killed_and_started_again_repeats_no_finished_trial(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torchcaps", "reproduce", "table1", "--preset", "smoke"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}

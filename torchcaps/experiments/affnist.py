@@ -48,6 +48,7 @@ def run(study: Study) -> list[Verdict]:
     after: dict[str, list[float]] = {}
     size: dict[str, int] = {}
     missed = 0
+    study.train_all(plan(study))
     for kind in PUBLISHED:
         results = [(trial, study.train(trial)) for trial in _trials(study, kind)]
         before[kind] = [result["accuracy"] for _, result in results]

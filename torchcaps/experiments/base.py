@@ -15,21 +15,25 @@ outcome is published to `results/NAME/PRESET/` at the end, whole or not at all.
                 for seed in study.seeds]
 
     def run(study):
-        errors = [1 - study.train(trial)["accuracy"] for trial in plan(study)]
+        errors = [1 - result["accuracy"] for result in study.train_all(plan(study))]
         return [judged("CapsNet, MNIST error", errors, paper=0.0025, at_most=True)]
 """
 
 import csv
 import io
+import os
 import shutil
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -37,6 +41,7 @@ from torchcaps.data import sources
 from torchcaps.data.named import find as find_data
 from torchcaps.errors import UserError
 from torchcaps.figures.style import to_png
+from torchcaps.kernels.workspace import keep_freed_memory
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.zoo import Model, create_model
 from torchcaps.runs import Rows, load_run, manifest, read_json, write_bytes, write_json
@@ -98,6 +103,8 @@ class Study:
     preset: Preset
     trials: int | None = None
     root: Path = Path()
+    jobs: int = 1
+    """Trainings at a time, in processes of their own that share out the cores."""
     used_rows: list[str] = field(default_factory=list)
     used_figures: list[str] = field(default_factory=list)
 
@@ -113,7 +120,8 @@ class Study:
     @property
     def command(self) -> str:
         trials = f" --trials {self.trials}" if self.trials else ""
-        return f"torchcaps reproduce {self.name} --preset {self.preset}{trials}"
+        jobs = f" --jobs {self.jobs}" if self.jobs > 1 else ""
+        return f"torchcaps reproduce {self.name} --preset {self.preset}{trials}{jobs}"
 
     @property
     def seeds(self) -> range:
@@ -164,6 +172,17 @@ class Study:
             trial=wanted,
         )
 
+    def train_all(self, trials: Sequence[Trial]) -> list[dict[str, Any]]:
+        """The results of several trainings, `jobs` of them at a time.
+
+        A network too small to keep several cores busy learns more in the same seconds with one core to itself.
+        """
+        if self.jobs > 1:
+            threads = max(1, (os.cpu_count() or 1) // self.jobs)
+            with ProcessPoolExecutor(self.jobs, get_context("spawn"), _use_threads, (threads,)) as pool:
+                list(pool.map(self.train, trials))
+        return [self.train(trial) for trial in trials]
+
     def model(self, trial: Trial) -> Model:
         """The trained network, ready to answer."""
         self.train(trial)
@@ -209,6 +228,11 @@ class Study:
             raise ValueError(f"{name} has {len(png):,} bytes; {LARGEST_FIGURE:,} are allowed")
         write_bytes(self.work / "figures" / f"{name}.png", png)
         self.used_figures.append(name)
+
+
+def _use_threads(threads: int) -> None:
+    torch.set_num_threads(threads)
+    keep_freed_memory()
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:

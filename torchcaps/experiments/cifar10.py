@@ -23,7 +23,7 @@ def plan(study: Study) -> list[Trial]:
 
 def run(study: Study) -> list[Verdict]:
     trials = plan(study)
-    results = [study.train(trial) for trial in trials]
+    results = study.train_all(trials)
 
     def ensemble() -> dict[str, float]:
         test = load_test_set(trials[0].data)

@@ -41,10 +41,10 @@ def plan(study: Study) -> list[Trial]:
 def run(study: Study) -> list[Verdict]:
     losses: dict[int, list[list[float]]] = {}
     steps: list[float] = []
+    study.train_all(plan(study))
     for iterations in ITERATIONS:
         losses[iterations] = []
         for trial in _trials(study, iterations):
-            study.train(trial)
             rows = study.metrics(trial)
             steps = [row["step"] for row in rows]
             losses[iterations].append([row["total"] for row in rows])

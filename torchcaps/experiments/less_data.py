@@ -32,6 +32,7 @@ def plan(study: Study) -> list[Trial]:
 
 
 def run(study: Study) -> list[Verdict]:
+    study.train_all(plan(study))
     scores = {
         kind: [[study.train(trial)["accuracy"] for trial in _trials(study, kind, size)] for size in sizes(study)]
         for kind in MODELS

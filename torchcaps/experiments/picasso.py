@@ -42,6 +42,7 @@ def _called_faces(study: Study, trial: Trial) -> dict[str, float]:
 def run(study: Study) -> list[Verdict]:
     accuracy: dict[str, list[float]] = {}
     called: dict[str, list[float]] = {}
+    study.train_all(plan(study))
     for kind in MODELS:
         accuracy[kind], called[kind] = [], []
         for trial in _trials(study, kind):

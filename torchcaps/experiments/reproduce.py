@@ -22,9 +22,11 @@ def plan(name: str, preset: Preset, trials: int | None = None, root: Path = Path
     return [asdict(trial) for trial in load(name).plan(Study(name, preset, trials, root))]
 
 
-def reproduce(name: str, preset: Preset, trials: int | None = None, root: Path = Path()) -> dict[str, Any]:
+def reproduce(
+    name: str, preset: Preset, trials: int | None = None, root: Path = Path(), jobs: int = 1
+) -> dict[str, Any]:
     """Run an experiment and return its summary, as published. One that cannot run is published as such, and raises."""
-    study, module = Study(name, preset, trials, root), load(name)
+    study, module = Study(name, preset, trials, root, jobs), load(name)
     try:
         verdicts = module.run(study)
     except NotRun as reason:

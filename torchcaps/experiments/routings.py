@@ -212,6 +212,7 @@ def run(study: Study) -> list[Verdict]:
     seeds, sets, names, seconds = study.seeds_or(SEEDS), _sets(study), _routings(study), SECONDS.get(study.preset)
     batch = study.pick(quick=128, paper=128, smoke=8)
     # Seed by seed, so that what is there when it is stopped compares all routings.
+    study.train_all(plan(study))
     found = {(seed, name): _measure(study, name, seed) for seed in seeds for name in names}
     costs = {name: study.row(f"{name}-cost", lambda name=name: cost(name, batch), batch=batch) for name in names}
     table = tabulate({name: [found[seed, name] for seed in seeds] for name in names}, costs)

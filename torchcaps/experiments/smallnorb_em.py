@@ -50,6 +50,7 @@ def plan(study: Study) -> list[Trial]:
 def run(study: Study) -> list[Verdict]:
     data = "mnist-mini" if study.preset == "smoke" else study.data("smallnorb", stand_in="norb-style")
     trials = _trials(study, data)
+    study.train_all([trial for group in trials.values() for trial in group])
     errors = {name: [1 - study.train(trial)["accuracy"] for trial in group] for name, group in trials.items()}
     model = study.model(trials["matrix capsules"][0])
     assert isinstance(model, MatrixCaps)

@@ -106,14 +106,14 @@ def _measure(study: Study, data: str, by: str) -> tuple[dict[str, list[float]], 
     unseen = for_testing(asked.name, asked.split(min(count, len(asked)))[1])
     familiar: dict[str, list[float]] = {kind: [] for kind in KINDS}
     novel: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    missed = 0
-    for seed in study.seeds_or(SEEDS):
-        capsules, cnn = (_trial(study, kind, data, by, seed) for kind in KINDS)
-        kept = training_and_validation(capsules.data, capsules.config.validation)[1]
-        mark = _accuracy(study, capsules, "validation", for_testing(capsules.data, kept))
-        cnn = replace(cnn, training={**cnn.training, "stop_at": mark})
-        for kind, trial in zip(KINDS, (capsules, cnn), strict=True):
+    capsules, cnns = ([_trial(study, kind, data, by, seed) for seed in study.seeds_or(SEEDS)] for kind in KINDS)
+    study.train_all(capsules)
+    kept = for_testing(capsules[0].data, training_and_validation(capsules[0].data, capsules[0].config.validation)[1])
+    marks = [_accuracy(study, trial, "validation", kept) for trial in capsules]
+    cnns = [replace(cnn, training={**cnn.training, "stop_at": mark}) for cnn, mark in zip(cnns, marks, strict=True)]
+    missed = sum(result["selection"] == "last step" for result in study.train_all(cnns))
+    for kind, trials in zip(KINDS, (capsules, cnns), strict=True):
+        for trial in trials:
             familiar[kind].append(1 - study.train(trial)["accuracy"])
             novel[kind].append(1 - _accuracy(study, trial, "novel", unseen))
-        missed += study.train(cnn)["selection"] == "last step"
     return familiar, novel, missed
