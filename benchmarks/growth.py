@@ -15,8 +15,9 @@ import torch
 from torchcaps.forecast import peak_bytes
 from torchcaps.functional import squash, votes
 from torchcaps.kernels import fused_routing
+from torchcaps.kernels.workspace import keep_freed_memory
 from torchcaps.routing import Dynamic, VoteShape
-from torchcaps.runs import write_json
+from torchcaps.runs import manifest, write_json
 
 ROOT = Path(__file__).parent.parent
 BASE = {"batch": 32, "children": 576, "parents": 10, "iterations": 3}
@@ -87,8 +88,12 @@ def draw(result: dict[str, list[dict]], path: Path) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()
+    start = time.perf_counter()
     result = {axis: sweep(axis) for axis in SWEEPS}
-    write_json(ROOT / "results" / "bench" / "growth.json", {"base": BASE, "sweeps": result})
+    seconds = round(time.perf_counter() - start, 1)
+    origin = {**manifest({"train": {"seed": 0}}, {}), "command": "python benchmarks/growth.py"}
+    write_json(ROOT / "results/bench/growth.json", {**origin, "seconds": seconds, "base": BASE, "sweeps": result})
     draw(result, ROOT / "docs" / "images" / "growth.png")
 
 

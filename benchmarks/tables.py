@@ -1,4 +1,4 @@
-"""Write the tables in README.md from the files in results/.
+"""Write the tables in README.md and docs/performance.md from the files in results/.
 
 python benchmarks/tables.py            # --check only says whether they are up to date
 """
@@ -6,6 +6,8 @@ python benchmarks/tables.py            # --check only says whether they are up t
 import json
 import re
 import sys
+from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -60,17 +62,87 @@ def table() -> str:
     return "\n".join([head, *(row for row in rows if row)])
 
 
-def render(text: str) -> str:
-    return re.sub(r"(<!-- results -->\n).*?(<!-- /results -->)", lambda m: f"{m[1]}{table()}\n{m[2]}", text, flags=re.S)
+def bench() -> str:
+    result = _result("bench/bench")
+    if result is None:
+        return ""
+    lines = [
+        f"{_machine(result)}; `{result['command']}`, {result['seconds']:,.0f} s.",
+        "",
+        "| | batch | repeats | plain ms (range) | ours ms (range) | plain / ours | first call ms | peak MB |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        plain, ours = (
+            "{:,.1f} ({:,.1f} to {:,.1f})".format(row[f"{twin}_ms"], *row[f"{twin}_spread_ms"])
+            for twin in ("plain", "ours")
+        )
+        lines.append(
+            f"| {row['name']} | {row['batch']} | {row['repeats']} | {plain} | {ours} | **{row['ratio']:.2f}** "
+            f"| {row['plain_first_ms']:,.0f} / {row['ours_first_ms']:,.0f} "
+            f"| {row['plain_mb']:,.0f} / {row['ours_mb']:,.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def profile(most: int = 8) -> str:
+    """For each network its slowest operators, before on the left and after on the right."""
+    result = _result("bench/profile")
+    if result is None:
+        return ""
+    lines = [f"{_machine(result)}, batch {result['batch']}; `{result['command']}`."]
+    for network, twins in result["profiles"].items():
+        columns = [[f"{row['operator']} {row['ms']:,.1f}" for row in twins[twin]["rows"][:most]] for twin in twins]
+        heads = [f"{twin}: {twins[twin]['step_ms']:,.0f} ms a step" for twin in twins]
+        lines += ["", f"| `{network}`, {' | '.join(heads)} |", "|---|---|"]
+        lines += [f"| {' | '.join(pair)} |" for pair in zip_longest(*columns, fillvalue="")]
+    return "\n".join(lines)
+
+
+def quantise() -> str:
+    result = _result("bench/quantise")
+    if result is None:
+        return ""
+    lines = [
+        f"{_machine(result)}, batch {result['batch']}; `{result['command']}`.",
+        "",
+        "| | ms (range) |",
+        "|---|---|",
+    ]
+    lines += [
+        f"| {name} | {r['ms']:,.1f} ({r['range'][0]:,.1f} to {r['range'][1]:,.1f}) |"
+        for name, r in result["rows"].items()
+    ]
+    return "\n".join(lines)
+
+
+def _machine(result: dict) -> str:
+    machine = result["machine"]
+    return f"{machine['processor']}, {machine['threads']} threads, torch {result['versions']['torch']}"
+
+
+PAGES = {
+    "README.md": {"results": table},
+    "docs/performance.md": {"bench": bench, "profile": profile, "quantise": quantise},
+}
+
+
+def render(text: str, tables: dict[str, Callable[[], str]]) -> str:
+    """`text` with everything between a table's marks made again."""
+    for name, make in tables.items():
+        marks = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+        text = re.sub(marks, lambda m, make=make: f"{m[1]}{make()}\n{m[2]}", text, flags=re.S)
+    return text
 
 
 def main() -> None:
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    fresh = render(text)
-    if "--check" in sys.argv:
-        sys.exit(0 if fresh == text else "README.md is not what results/ says: run python benchmarks/tables.py")
-    readme.write_text(fresh)
+    for name, tables in PAGES.items():
+        page = ROOT / name
+        text = page.read_text()
+        fresh = render(text, tables)
+        if "--check" in sys.argv and fresh != text:
+            sys.exit(f"{name} is not what results/ says: run python benchmarks/tables.py")
+        page.write_text(fresh)
 
 
 if __name__ == "__main__":

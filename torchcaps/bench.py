@@ -19,7 +19,8 @@ from typing import Any
 
 from torchcaps.errors import UserError
 
-WARM_UP = 2
+WARM_UP = 6
+"""Steps until memory has settled."""
 TWINS = ("plain", "ours")
 
 

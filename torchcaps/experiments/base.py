@@ -173,15 +173,19 @@ class Study:
         )
 
     def train_all(self, trials: Sequence[Trial]) -> list[dict[str, Any]]:
-        """The results of several trainings, `jobs` of them at a time.
+        """The results of several trainings, `jobs` of them at a time."""
+        self.at_once(self.train, trials)
+        return [self.train(trial) for trial in trials]
+
+    def at_once(self, work: Callable[[Any], Any], items: Sequence[Any]) -> None:
+        """Do the work on each item, `jobs` of them at a time, so that its rows are there when they are asked for.
 
         A network too small to keep several cores busy learns more in the same seconds with one core to itself.
         """
         if self.jobs > 1:
             threads = max(1, (os.cpu_count() or 1) // self.jobs)
             with ProcessPoolExecutor(self.jobs, get_context("spawn"), _use_threads, (threads,)) as pool:
-                list(pool.map(self.train, trials))
-        return [self.train(trial) for trial in trials]
+                list(pool.map(work, items))
 
     def model(self, trial: Trial) -> Model:
         """The trained network, ready to answer."""

@@ -6,6 +6,7 @@ until it is as good as they are on toys that were kept back from training. Nothi
 """
 
 from dataclasses import replace
+from functools import partial
 
 from torchcaps.data import for_testing, images, training_and_validation
 from torchcaps.data.sets import ScoredSet
@@ -55,7 +56,7 @@ def plan(study: Study) -> list[Trial]:
     return [_trial(study, kind, data, by, seed) for by in FAMILIAR for seed in study.seeds_or(SEEDS) for kind in KINDS]
 
 
-def _accuracy(study: Study, trial: Trial, part: str, data: ScoredSet) -> float:
+def _accuracy(study: Study, part: str, data: ScoredSet, trial: Trial) -> float:
     weights = study.train(trial)["weights_sha256"]
     score = study.row(
         f"{trial.name}-{part}",
@@ -109,11 +110,13 @@ def _measure(study: Study, data: str, by: str) -> tuple[dict[str, list[float]], 
     capsules, cnns = ([_trial(study, kind, data, by, seed) for seed in study.seeds_or(SEEDS)] for kind in KINDS)
     study.train_all(capsules)
     kept = for_testing(capsules[0].data, training_and_validation(capsules[0].data, capsules[0].config.validation)[1])
-    marks = [_accuracy(study, trial, "validation", kept) for trial in capsules]
+    marks = [_accuracy(study, "validation", kept, trial) for trial in capsules]
     cnns = [replace(cnn, training={**cnn.training, "stop_at": mark}) for cnn, mark in zip(cnns, marks, strict=True)]
     missed = sum(result["selection"] == "last step" for result in study.train_all(cnns))
+    novelty = partial(_accuracy, study, "novel", unseen)
+    study.at_once(novelty, [*capsules, *cnns])
     for kind, trials in zip(KINDS, (capsules, cnns), strict=True):
         for trial in trials:
             familiar[kind].append(1 - study.train(trial)["accuracy"])
-            novel[kind].append(1 - _accuracy(study, trial, "novel", unseen))
+            novel[kind].append(1 - novelty(trial))
     return familiar, novel, missed

@@ -18,27 +18,18 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from torchcaps.kernels.tuning import mode, traced
+from torchcaps.kernels.tuning import eligible
 from torchcaps.routing import EM, Competition, Routing
 from torchcaps.types import Capsules, RoutingOutput
 
 # Of the votes of a block; at least one image's, because all its windows share their children.
-BLOCK_BYTES = {"cpu": 1 << 22, "cuda": 1 << 27}
+BLOCK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 27}
 BUFFERS = 2
 
 
 def supports(routing: Routing, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> TypeGuard[EM]:
     """Whether `route` computes this routing here; else its plain twin has to."""
-    return (
-        type(routing) is EM
-        and mode() != "plain"
-        and poses.dtype == weight.dtype
-        and poses.dtype in (torch.float32, torch.float64)
-        and poses.numel() > 0
-        and poses.device.type != "meta"
-        and not torch.is_autocast_enabled(poses.device.type)
-        and not traced()
-    )
+    return type(routing) is EM and eligible(poses, weight)
 
 
 def block_rows(rows: int, together: int, votes_of_a_row: int, device: torch.device) -> int:
@@ -95,11 +86,12 @@ class _BlockVotes:
     def gradient(self) -> Float[Tensor, "i b jd"]:
         """The sum of all terms, in the scratch room. They are forgotten: a term and its graph hold each other."""
         total = self.scratch.zero_()
-        for term in self.terms:
-            total.addcmul_(term.s.transpose(0, 1).unsqueeze(3), term.beta)
+        shares = [term.s.transpose(0, 1).contiguous().unsqueeze(3) for term in self.terms]
+        for s, term in zip(shares, self.terms, strict=True):
+            total.addcmul_(s, term.beta)
         total.mul_(self.V)
-        for term in self.terms:
-            total.addcmul_(term.s.transpose(0, 1).unsqueeze(3), term.alpha)
+        for s, term in zip(shares, self.terms, strict=True):
+            total.addcmul_(s, term.alpha)
         self.terms.clear()
         return total.flatten(2)
 
@@ -109,6 +101,11 @@ def _over_children(weights: Float[Tensor, "b i j"], values: Float[Tensor, "i b j
     # Contiguous, or `bmm` goes through its batch one matrix at a time.
     rows = weights.transpose(1, 2).contiguous().view(b * j, 1, i)
     return torch.bmm(rows, values.view(i, b * j, -1).transpose(0, 1)).view(b, j, -1)
+
+
+def _over_pose(values: Float[Tensor, "i b j d"]) -> Float[Tensor, "b i j"]:
+    """A matrix product sums short rows in half the time that `sum` takes."""
+    return (values @ values.new_ones(values.shape[3])).transpose(0, 1)
 
 
 class _Fit(torch.autograd.Function):
@@ -129,7 +126,7 @@ class _Fit(torch.autograd.Function):
         grad_mean = grad_mean - 2 * grad_variance * mean * (1 - shares.sum(1)).unsqueeze(2)
         votes.terms.append(_Term(shares, grad_mean - 2 * grad_variance * mean, 2 * grad_variance))
         product = votes.squares(mean).mul_(grad_variance).addcmul_(votes.V, grad_mean)
-        return product.sum(3).transpose(0, 1), None
+        return _over_pose(product), None
 
 
 class _Distances(torch.autograd.Function):
@@ -137,7 +134,7 @@ class _Distances(torch.autograd.Function):
     def forward(ctx: Any, mean: Tensor, precision: Tensor, votes: _BlockVotes) -> Float[Tensor, "b i j"]:
         ctx.save_for_backward(mean, precision)
         ctx.votes = votes
-        return votes.squares(mean).mul_(precision).sum(3).transpose(0, 1)
+        return _over_pose(votes.squares(mean).mul_(precision))
 
     @staticmethod
     @once_differentiable

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from torchcaps.functional import EPSILON, length, squash
-from torchcaps.kernels.tuning import mode, traced
+from torchcaps.kernels.tuning import eligible
 from torchcaps.routing import Dynamic, Routing
 from torchcaps.types import RoutingOutput
 
@@ -32,16 +32,7 @@ CHILD_BLOCK = 256
 
 def supports(routing: Routing, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> TypeGuard[Dynamic]:
     """Whether `route` computes this routing here; else its plain twin has to."""
-    return (
-        type(routing) is Dynamic
-        and mode() != "plain"
-        and poses.dtype == weight.dtype
-        and poses.dtype in (torch.float32, torch.float64)
-        and poses.numel() > 0
-        and poses.device.type != "meta"
-        and not torch.is_autocast_enabled(poses.device.type)
-        and not traced()
-    )
+    return type(routing) is Dynamic and eligible(poses, weight)
 
 
 def route(routing: Dynamic, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> RoutingOutput:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from torchcaps.errors import UserError
 
@@ -39,6 +40,20 @@ def traced() -> bool:
         or torch.compiler.is_exporting()
         or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         or torch._C._are_functorch_transforms_active()
+    )
+
+
+def eligible(*tensors: Tensor) -> bool:
+    """Whether a kernel may compute with these: numbers, of one precision that it knows, that nobody is tracing."""
+    first = tensors[0]
+    return (
+        mode() != "plain"
+        and not traced()
+        and first.dtype in (torch.float32, torch.float64)
+        and all(tensor.dtype == first.dtype for tensor in tensors)
+        and first.numel() > 0
+        and first.device.type != "meta"
+        and not torch.is_autocast_enabled(first.device.type)
     )
 
 

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.functional import length, squash
-from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings
+from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings, positive
 from torchcaps.types import RoutingOutput
 
 Gradient = Literal["full", "last"]
@@ -39,11 +39,9 @@ class Dynamic(Routing):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        if iterations < 1:
-            raise ValueError(f"iterations must be at least 1, not {iterations}")
         if gradient not in ("full", "last"):
             raise ValueError(f"gradient must be 'full' or 'last', not {gradient!r}")
-        self.iterations, self.gradient, self.leaky = iterations, gradient, leaky
+        self.iterations, self.gradient, self.leaky = positive(iterations), gradient, leaky
         self.log_priors = nn.Parameter(torch.zeros(shape.children, shape.parents)) if learn_priors else None
         self.bias = nn.Parameter(torch.full((shape.parents, shape.dim), 0.1)) if bias else None
 

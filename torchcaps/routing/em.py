@@ -33,7 +33,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings
+from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings, positive
 from torchcaps.types import RoutingOutput
 
 # Added to a parent's data before dividing by it: a parent that no child turns to has its mean at zero, not at 0 / 0.
@@ -78,11 +78,9 @@ class EM(Routing):
         variance_floor: float = 5e-4,
     ) -> None:
         super().__init__()
-        if iterations < 1:
-            raise ValueError(f"iterations must be at least 1, not {iterations}")
         if inverse_temperature <= 0 or variance_floor <= 0:
             raise ValueError("inverse_temperature and variance_floor must be more than 0")
-        self.iterations, self.inverse_temperature = iterations, inverse_temperature
+        self.iterations, self.inverse_temperature = positive(iterations), inverse_temperature
         self.variance_floor = variance_floor
         self.beta_u = nn.Parameter(torch.full((shape.parents,), 1.0))
         self.beta_a = nn.Parameter(torch.full((shape.parents,), -15.0))
