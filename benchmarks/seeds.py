@@ -28,7 +28,7 @@ def main() -> None:
     manifest = json.loads((arguments.runs / f"{arguments.result.stem}-seed0" / "manifest.json").read_text())
     scores = [name for name, value in trials[0].items() if isinstance(value, float) and name != "seconds"]
     summary = {
-        "command": f"python benchmarks/seeds.py {arguments.result} {' '.join(train)}",
+        "command": f"python benchmarks/seeds.py {arguments.result} --seeds {arguments.seeds} {' '.join(train)}",
         **{name: trials[0][name] for name in COMMON},
         "seeds": len(trials),
         "mean": {name: statistics.mean(trial[name] for trial in trials) for name in scores},

@@ -1,5 +1,7 @@
 """Convolutional capsules: which transforms meet which children, who competes, what it costs, and that stacks learn."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import reference as ref
@@ -218,11 +220,13 @@ class TwoLayers(nn.Module):
     def __init__(self, routing: str) -> None:
         super().__init__()
         matrix, dim = (True, 16) if routing == "em" else (False, 8)
-        self.features = nn.Sequential(nn.Conv2d(1, 16, 5, 2), nn.BatchNorm2d(16), nn.ReLU())
+        norm = nn.Identity() if matrix else nn.BatchNorm2d(16)
+        options: dict[str, Any] = {"matrix": matrix, "iterations": 2}
+        self.features = nn.Sequential(nn.Conv2d(1, 16, 5, 2), norm, nn.ReLU())
         self.primary = PrimaryPoses(16, 4, dim) if matrix else PrimaryCaps(16, 4, dim, 1)
-        self.first = ConvCaps(4, dim, 6, dim, 3, 2, routing, matrix=matrix)
-        self.second = ConvCaps(6, dim, 6, dim, 3, 1, routing, matrix=matrix)
-        self.classes = ClassCaps((6, 3, 3), dim, 10, dim, routing, matrix=matrix)
+        self.first = ConvCaps(4, dim, 6, dim, 3, 2, routing, **options)
+        self.second = ConvCaps(6, dim, 6, dim, 3, 1, routing, **options)
+        self.classes = ClassCaps((6, 3, 3), dim, 10, dim, routing, **options)
 
     def forward(self, images: Tensor) -> Tensor:
         capsules = self.primary(self.features(images))
@@ -231,17 +235,14 @@ class TwoLayers(nn.Module):
         return self.classes(self.second(self.first(capsules))).activations
 
 
-# EM learns more slowly here; of 320 answers, chance gets more than 0.15 once in a thousand times.
-@pytest.mark.parametrize(
-    ("routing", "steps", "remaining", "accuracy"), [("dynamic", 100, 0.7, 0.4), ("em", 120, 0.9, 0.15)]
-)
-def test_two_convolutional_layers_learn(routing: str, steps: int, remaining: float, accuracy: float) -> None:
+@pytest.mark.parametrize("routing", ["dynamic", "em"])
+def test_two_convolutional_layers_learn(routing: str) -> None:
     torch.manual_seed(0)
     model = TwoLayers(routing)
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
     stream = named.for_training("mnist-mini", named.images("mnist-mini", "train"), 0)
     losses, right = [], []
-    for step in range(steps):
+    for step in range(100):
         batch = stream.batch(step, 16)
         lengths = model(batch.images)
         loss = margin_loss(lengths, present(batch.labels, 10))
@@ -251,5 +252,5 @@ def test_two_convolutional_layers_learn(routing: str, steps: int, remaining: flo
         losses.append(loss.item())
         right.append(exact_match(lengths, batch.labels).float().mean().item())
     assert np.isfinite(losses).all()
-    assert np.mean(losses[-20:]) < remaining * np.mean(losses[:20])
-    assert np.mean(right[-20:]) > accuracy
+    assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:20])
+    assert np.mean(right[-20:]) > 0.4

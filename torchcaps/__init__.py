@@ -11,9 +11,10 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Large buffers come and go in every step; huge pages spare the kernel most of the work of handing them out (read by
-# torch when it is first imported).
+# Read by torch when it is first imported. Large buffers come and go in every step, and huge pages spare the kernel most
+# of the work of handing them out; the profiler behind the forecast would announce itself on standard error.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 # Resolved on first use, so that `torchcaps --help` does not wait for torch.
 _HOMES = {
