@@ -103,10 +103,14 @@ def _machine() -> str:
     return f"{processor}, {os.cpu_count()} cores, torch {torch.__version__}"
 
 
-def _path() -> Path:
+def cache_folder() -> Path:
     import pooch
 
-    return Path(pooch.os_cache("torchcaps")) / "kernels.json"
+    return Path(pooch.os_cache("torchcaps"))
+
+
+def _path() -> Path:
+    return cache_folder() / "kernels.json"
 
 
 def _read() -> dict[str, dict[str, str]]:

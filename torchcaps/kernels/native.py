@@ -1,0 +1,68 @@
+"""Loops in C, for what takes PyTorch a dozen passes over memory and a loop only one.
+
+They are compiled when first needed, which takes about a second, and kept in the user's cache folder. Where there is no
+compiler, everything works without them, slower. Their threads are PyTorch's own: the OpenMP that it brings is used, not
+a second one beside it.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+from torchcaps.kernels.tuning import cache_folder
+
+# Sums may be reordered, as every BLAS does; what is not a number stays so.
+FLAGS = ("-O3", "-march=native", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fPIC")
+
+
+@lru_cache(maxsize=8)
+def library(name: str) -> ctypes.CDLL | None:
+    """The functions of `name`.c beside this file, or None where they cannot be had."""
+    source = Path(__file__).with_name(f"{name}.c")
+    compiler = shutil.which(os.environ.get("CC") or "cc")
+    if compiler is None:
+        return None
+    flags = (*FLAGS, "-fopenmp" if _share_openmp() else "-fopenmp-simd")
+    known_by = hashlib.sha256("\n".join([source.read_text(), *flags, compiler, _processor()]).encode()).hexdigest()[:16]
+    try:
+        path = cache_folder() / "native" / f"{name}-{known_by}.so"
+        if not path.exists():
+            _compile([compiler, *flags], source, path)
+        return ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _share_openmp() -> bool:
+    """Make the OpenMP library that PyTorch has loaded visible to ours."""
+    try:
+        loaded = re.search(r"/\S*libgomp\S*", Path("/proc/self/maps").read_text())
+        return bool(loaded and ctypes.CDLL(loaded[0], ctypes.RTLD_GLOBAL))
+    except OSError:
+        return False
+
+
+def _processor() -> str:
+    """What `-march=native` looks at: a home folder may be seen from several machines."""
+    try:
+        found = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*", Path("/proc/cpuinfo").read_text(), re.M)
+        return "\n".join(sorted(set(found)))
+    except OSError:
+        return platform.platform() + platform.processor()
+
+
+def _compile(command: list[str], source: Path, path: Path) -> None:
+    """Beside, then renamed: two processes may do this at once. OpenMP is not linked: its symbols are there already."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        part, whole = Path(folder) / "part.o", Path(folder) / path.name
+        for arguments in ([*command, "-c", source, "-o", part], [command[0], "-shared", part, "-o", whole]):
+            subprocess.run(arguments, check=True, capture_output=True, timeout=60)
+        os.replace(whole, path)
