@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from torchcaps import data as named
 from torchcaps.errors import UserError
 from torchcaps.models.zoo import create_model
 from torchcaps.optim import load_optimiser_tensors, make_optimisers, optimiser_tensors
-from torchcaps.runs import Checkpoint, load_run, read_json, write_tensors
+from torchcaps.runs import Checkpoint, load_run, prolong, read_json, write_tensors
 from torchcaps.train import defaults_for, train, train_step
 
 SMALL = {"data": "mnist-mini", "epochs": 0.8, "batch": 32, "validation": 200, "checkpoint_seconds": 0.0}
@@ -49,6 +50,23 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("train") / "whole"
     subprocess.run(command(out), check=True, capture_output=True, env=ENVIRONMENT)
     return out
+
+
+def test_a_finished_run_can_be_prolonged(uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "longer"
+    shutil.copytree(uninterrupted, out)
+    before = read_json(out / "result.json")
+    subprocess.run(command(out, "--resume"), check=True, capture_output=True, env=ENVIRONMENT)
+    assert read_json(out / "result.json") == before, "the same budget: nothing is left to do"
+    subprocess.run(command(out, "--resume", "--epochs", "1.2"), check=True, capture_output=True, env=ENVIRONMENT)
+    after = read_json(out / "result.json")
+    assert after["steps"] == pytest.approx(before["steps"] * 1.5, abs=1)
+    assert after["weights_sha256"] != before["weights_sha256"]
+    assert "--epochs 1.2" in read_json(out / "manifest.json")["continued"][0]
+    with pytest.raises(UserError, match="does not prolong"):
+        prolong(out, {"epochs": 0.5})
+    with pytest.raises(UserError, match="was not given one"):
+        prolong(out, {"max_seconds": 60.0})
 
 
 def test_killed_and_resumed_ends_in_the_same_bytes(uninterrupted: Path, tmp_path: Path) -> None:

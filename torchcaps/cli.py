@@ -57,7 +57,7 @@ def _parser() -> Parser:
     train.add_argument("--epochs", type=float, help="stop after so many passes over the training set")
     train.add_argument("--max-seconds", type=float, help="stop after so many seconds; the schedule fits itself to them")
     train.add_argument("--out", help="the run folder (default: runs/MODEL-seedN)")
-    train.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    train.add_argument("--resume", action="store_true", help="go on with the run in --out; a larger budget prolongs it")
     train.add_argument("--seed", type=int, help="decides initial weights, order and augmentation (default: 0)")
     train.add_argument("--batch", type=int, help="images in a step, over all processes (default: 128)")
     train.add_argument("--lr", type=float, help="learning rate")

@@ -19,7 +19,7 @@ from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.zoo import MODELS, Model, configure, count_parameters, create_model, find
 from torchcaps.predict import FORMATS, NONE_OF_THESE, Row, batches_of, label_text
 from torchcaps.predict import predict as predict_files
-from torchcaps.runs import load_run, read_json
+from torchcaps.runs import load_run, prolong, read_json
 from torchcaps.train import TrainConfig, defaults_for
 from torchcaps.train import train as run_training
 
@@ -69,6 +69,7 @@ def train(args: Namespace) -> None:
         if not args.out:
             raise UserError("--resume needs --out, the run folder to go on with")
         out = Path(args.out)
+        prolong(out, {"epochs": args.epochs, "max_seconds": args.max_seconds})
         saved = read_json(out / "config.json")
         config = TrainConfig(**saved["train"])
         overrides = {name: _tuples(value) for name, value in saved["model"].items() if name != "kind"}

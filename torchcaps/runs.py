@@ -138,6 +138,24 @@ def load_run(path: str | Path) -> tuple[Model, dict[str, Any]]:
     return model.eval(), config
 
 
+def prolong(run: Path, budget: dict[str, float | None]) -> None:
+    """Give a run more time, also if it was finished: its schedule is stretched to the new end."""
+    saved = read_json(run / "config.json")
+    longer = {name: value for name, value in budget.items() if value is not None and value != saved["train"][name]}
+    if not longer:
+        return
+    for name, value in longer.items():
+        before = saved["train"][name]
+        if before is None or value < before:
+            reason = "was not given one" if before is None else f"has {before:g} already"
+            raise UserError(f"--{name.replace('_', '-')} {value:g} does not prolong {run}, which {reason}")
+    origin = read_json(run / "manifest.json")
+    continued = [*origin.get("continued", []), " ".join(["torchcaps", *sys.argv[1:]])]
+    write_json(run / "config.json", {**saved, "train": {**saved["train"], **longer}})
+    write_json(run / "manifest.json", {**origin, "continued": continued})
+    (run / "result.json").unlink(missing_ok=True)
+
+
 def manifest(config: dict[str, Any], data_hashes: dict[str, str]) -> dict[str, Any]:
     """Where a result comes from."""
     return {

@@ -143,17 +143,17 @@ class _CompiledVotes(_BlockVotes):
 
     def _add_terms(self) -> None:
         columns = [[tensor.contiguous() for tensor in column] for column in zip(*self.terms, strict=True)]
-        pointers = [(ctypes.c_void_p * len(column))(*(tensor.data_ptr() for tensor in column)) for column in columns]
-        self._call("gradient", *pointers, ctypes.c_long(len(self.terms)), ctypes.c_void_p(self.scratch.data_ptr()))
+        arrays = [(ctypes.c_void_p * len(column))(*native.pointers(*column)) for column in columns]
+        self._call("gradient", *arrays, ctypes.c_long(len(self.terms)), *native.pointers(self.scratch))
 
     def _ask(self, name: str, *tensors: Tensor, out: Tensor) -> Tensor:
         operands = [tensor.contiguous() for tensor in tensors]
-        self._call(name, *(ctypes.c_void_p(tensor.data_ptr()) for tensor in (*operands, out)))
+        self._call(name, *native.pointers(*operands, out))
         return out
 
     def _call(self, name: str, *arguments: Any) -> None:
         function = getattr(native.library("em_votes"), name)
-        function(_Sizes(*self.V.shape), ctypes.c_void_p(self.V.data_ptr()), *arguments)
+        function(_Sizes(*self.V.shape), *native.pointers(self.V), *arguments)
 
 
 class _Fit(torch.autograd.Function):
@@ -245,8 +245,7 @@ def _blocks(
     votes_of_a_row = len(W) * W.shape[2]
     size = block_rows(len(u), together, votes_of_a_row * u.element_size(), u.device)
     room = u.new_empty(BUFFERS, size * votes_of_a_row)
-    compiled = u.dtype == torch.float32 and u.device.type == "cpu" and native.library("em_votes") is not None
-    kind = _CompiledVotes if compiled else _BlockVotes
+    kind = _BlockVotes if native.loops("em_votes", room) is None else _CompiledVotes
     for start in range(0, len(u), size):
         rows = slice(start, start + size)
         yield rows, kind(room, u[rows].transpose(0, 1).contiguous(), W, dim)

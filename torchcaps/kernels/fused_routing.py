@@ -11,6 +11,7 @@ all that an iteration knows about the ones before it: nothing else is kept, the 
 from it, and memory does not grow with the iterations. Children are taken in blocks whose buffers stay in cache.
 """
 
+import ctypes
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeGuard
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from torchcaps.functional import EPSILON, length, squash
+from torchcaps.kernels import native
 from torchcaps.kernels.tuning import eligible
 from torchcaps.routing import Dynamic, Routing
 from torchcaps.types import RoutingOutput
@@ -163,7 +165,7 @@ def _weighted_sums(blocks: list[_Block], V: Float[Tensor, "j b d"], leaky: bool)
         shape = (len(V), *u.shape)
         buffer = buffer if buffer.shape == shape else V.new_empty(shape)
         torch.bmm(V, W, out=buffer.flatten(2))
-        logits = buffer.mul_(u).sum(2)
+        logits = _agreement(buffer, u, buffer)
         c = _couplings(logits if prior is None else logits + prior[:, None], leaky)
         torch.mul(c.unsqueeze(2), u, out=buffer)
         s.baddbmm_(buffer.flatten(2), W.transpose(1, 2))
@@ -194,20 +196,49 @@ def _weighted_sums_backward(
             buffers = V.new_empty(2, *shape)
         through, product = buffers
         torch.bmm(pair.flatten(1, 2), W, out=through.flatten(1, 2).flatten(2))
-        torch.mul(through, u, out=product)
-        logits, grad_c = product.sum(3).unbind(1)
+        logits, grad_c = _agreement(through.flatten(0, 1), u, product.flatten(0, 1)).unflatten(0, (-1, 2)).unbind(1)
         c = _couplings(logits if prior is None else logits + prior[:, None], leaky)
         grad_logits = c * (grad_c - (c * grad_c).sum(0))
         if gradient.prior is not None:
             gradient.prior.add_(grad_logits.sum(1))
-        factors = torch.stack([grad_logits, c], 1).unsqueeze(3)[:, used]
+        factors = torch.stack([grad_logits, c], 1)[:, used]
         product = product[:, used]
-        gradient.u.add_(torch.mul(factors, through[:, used], out=product).sum((0, 1)))
-        torch.mul(factors, u, out=product)
+        _add_towards(gradient.u, factors, through[:, used], product)
+        torch.mul(factors.unsqueeze(3), u, out=product)
         gradient.W.baddbmm_(rows, product.flatten(1, 2).flatten(2))
         if full:
             grad_V.baddbmm_(product[:, 0].flatten(2), W.transpose(1, 2))
     return grad_V
+
+
+def _agreement(
+    through: Float[Tensor, "c b p i"], u: Float[Tensor, "b p i"], room: Float[Tensor, "c b p i"]
+) -> Float[Tensor, "c b i"]:
+    """`Σ_p through u`."""
+    loops = native.loops("routing_blocks", through, u)
+    if loops is None:
+        return torch.mul(through, u, out=room).sum(2)
+    out = through.new_empty(len(through), u.shape[0], u.shape[2])
+    loops.agreement(_Sizes(*through.shape), *native.pointers(through, u, out))
+    return out
+
+
+def _add_towards(
+    grad: Float[Tensor, "b p i"],
+    factors: Float[Tensor, "j n b i"],
+    through: Float[Tensor, "j n b p i"],
+    room: Float[Tensor, "j n b p i"],
+) -> None:
+    """Adds `Σ factors through` over parents, and over V and grad_s."""
+    loops = native.loops("routing_blocks", grad, factors, through)
+    if loops is None:
+        grad.add_(torch.mul(factors.unsqueeze(3), through, out=room).sum((0, 1)))
+    else:
+        loops.towards(_Sizes(through.shape[:2].numel(), *through.shape[2:]), *native.pointers(through, factors, grad))
+
+
+class _Sizes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_long) for name in ("copies", "rows", "dim", "children")]
 
 
 def _squash_backward(s: Float[Tensor, "j b d"], grad: Float[Tensor, "j b d"]) -> Float[Tensor, "j b d"]:

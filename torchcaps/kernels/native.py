@@ -16,6 +16,9 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from torchcaps.kernels.tuning import cache_folder
 
 # Sums may be reordered, as every BLAS does; what is not a number stays so.
@@ -38,6 +41,16 @@ def library(name: str) -> ctypes.CDLL | None:
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def loops(name: str, *tensors: Tensor) -> ctypes.CDLL | None:
+    """The library, if these tensors are what its loops take: contiguous numbers of four bytes in main memory."""
+    fitting = all(t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors)
+    return library(name) if fitting else None
+
+
+def pointers(*tensors: Tensor) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
 
 
 def _share_openmp() -> bool:
