@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from torchcaps.functional import votes
-from torchcaps.kernels import fused_em, native
-from torchcaps.routing import EM, VoteShape
-from torchcaps.types import Capsules
+from torchcaps.kernels import fused_em, fused_routing, native
+from torchcaps.routing import EM, Dynamic, VoteShape
+from torchcaps.types import Capsules, RoutingOutput
 
+Twins = tuple[RoutingOutput, RoutingOutput]
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 
 
@@ -22,47 +23,61 @@ def forgetful() -> Iterator[None]:
     native.library.cache_clear()
 
 
-def _routed(dim: int, threads: int) -> list[torch.Tensor]:
-    """Outputs and gradients of the kernel, then of its plain twin."""
+def _em(u: torch.Tensor, a: torch.Tensor, weight: torch.Tensor) -> tuple[Twins, list[torch.nn.Parameter]]:
+    routing = EM(VoteShape(*weight.shape[:3]), iterations=3)
+    twins = fused_em.route(routing, Capsules(u, a), weight), routing(votes(u, weight), a)
+    return twins, list(routing.parameters())
+
+
+def _dynamic(u: torch.Tensor, a: torch.Tensor, weight: torch.Tensor) -> tuple[Twins, list[torch.nn.Parameter]]:
+    routing = Dynamic(VoteShape(*weight.shape[:3]))
+    u = u * a.unsqueeze(2)
+    return (fused_routing.route(routing, u, weight), routing(votes(u, weight))), []
+
+
+ROUTES = {"em_votes": _em, "routing_blocks": _dynamic}
+
+
+def _routed(name: str, dim: int, threads: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Outputs and gradients of the kernel, and of its plain twin."""
     torch.manual_seed(0)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    shape = VoteShape(10, 3, dim)
-    routing = EM(shape, iterations=3)
     leaves = [torch.randn(7, 10, 4), torch.rand(7, 10), torch.randn(10, 3, dim, 4)]
-    leaves = [leaf.requires_grad_() for leaf in leaves] + list(routing.parameters())
-    u, a, weight = leaves[:3]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
     try:
-        twins = fused_em.route(routing, Capsules(u, a), weight), routing(votes(u, weight), a)
+        twins, parameters = ROUTES[name](*leaves)
         upstream = [torch.randn_like(tensor) for tensor in twins[0][:2]]
-        return [t for twin in twins for t in (*twin[:2], *torch.autograd.grad(twin[:2], leaves, upstream))]
+        ours, plain = ([*twin[:2], *torch.autograd.grad(twin[:2], leaves + parameters, upstream, True)] for twin in twins)
+        return ours, plain
     finally:
         torch.set_num_threads(before)
 
 
+def _assert_close(ours: list[torch.Tensor], plain: list[torch.Tensor]) -> None:
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * other.abs().max().item())
+
+
 @needs_compiler
 @pytest.mark.parametrize("dim", [16, 5])
-def test_compiled_loops_match_the_plain_twin(dim: int) -> None:
-    assert native.library("em_votes") is not None
-    one, two = _routed(dim, threads=1), _routed(dim, threads=2)
-    half = len(one) // 2
-    for ours, plain in zip(one[:half], one[half:], strict=True):
-        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5 * plain.abs().max().item())
-    for alone, shared in zip(one[:half], two[:half], strict=True):
-        assert torch.equal(alone, shared), "threads change no bit"
+@pytest.mark.parametrize("name", ROUTES)
+def test_compiled_loops_match_the_plain_twin(name: str, dim: int) -> None:
+    assert native.library(name) is not None
+    (alone, plain), (shared, _) = _routed(name, dim, threads=1), _routed(name, dim, threads=2)
+    _assert_close(alone, plain)
+    assert all(map(torch.equal, alone, shared)), "threads change no bit"
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+@pytest.mark.parametrize("name", ROUTES)
 def test_without_a_compiler_it_works_too(
-    compiler: str, forgetful: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, compiler: str, forgetful: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CC", compiler)
     monkeypatch.setattr(native, "cache_folder", lambda: tmp_path)
-    assert native.library("em_votes") is None
-    found = _routed(16, threads=1)
-    half = len(found) // 2
-    for ours, plain in zip(found[:half], found[half:], strict=True):
-        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5 * plain.abs().max().item())
+    assert native.library(name) is None
+    _assert_close(*_routed(name, 16, threads=1))
     assert not list(tmp_path.rglob("*.so"))
 
 
