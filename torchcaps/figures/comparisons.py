@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from matplotlib import rcParams
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
@@ -46,7 +47,9 @@ def dots(groups: Mapping[str, Sequence[Measured]], label: str, percent: bool = T
             low, high = min(0.0, *values), max(values)
             ax.set_xlim(low * 1.08, 1.08 * high or 1.0)
     papers = any(row.paper is not None for rows in groups.values() for row in rows)
-    axes[-1].set_xlabel(f"{label}  (dots: seeds, stroke: their mean{', diamond: the paper' if papers else ''})")
+    # Below the whole figure: long names on the left leave the panels little width.
+    legend = f"{label}  (dots: seeds, stroke: their mean{', diamond: the paper' if papers else ''})"
+    figure.supxlabel(legend, fontsize=rcParams["axes.labelsize"], color=rcParams["axes.labelcolor"])
     return figure
 
 
