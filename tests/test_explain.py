@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import asdict
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from html_tags import Tags
 from PIL import Image
 
 from torchcaps import data as named
@@ -26,20 +26,6 @@ from torchcaps.train import defaults_for
 
 TINY = {"backbone": "compact", "channels": 16, "primary_types": 2, "decoder": (8,)}
 COLOUR = {**TINY, "image": (3, 20, 28), "classes": 3}
-
-
-class Tags(HTMLParser):
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
 
 
 def colour_model(**options: object) -> CapsNet:

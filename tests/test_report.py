@@ -3,11 +3,11 @@
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from html_tags import Tags
 from PIL import Image
 
 from torchcaps.errors import UserError
@@ -43,22 +43,6 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def drawn(run: Path) -> set[str]:
     return {path.name for path in (run / "figures").iterdir()}
-
-
-class Tags(HTMLParser):
-    """Every tag with its attributes, and every word."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
 
 
 def test_a_run_of_pairs_gets_every_picture(pairs: Path) -> None:
