@@ -48,9 +48,8 @@ def _routed(name: str, dim: int, threads: int) -> tuple[list[torch.Tensor], list
     try:
         twins, parameters = ROUTES[name](*leaves)
         upstream = [torch.randn_like(tensor) for tensor in twins[0][:2]]
-        ours, plain = (
-            [*twin[:2], *torch.autograd.grad(twin[:2], leaves + parameters, upstream, True)] for twin in twins
-        )
+        wanted = leaves + parameters
+        ours, plain = ([*twin[:2], *torch.autograd.grad(twin[:2], wanted, upstream, True)] for twin in twins)
         return ours, plain
     finally:
         torch.set_num_threads(before)
