@@ -32,8 +32,8 @@ from torchcaps.kernels.tuning import eligible, mode, wins
 
 # Of the pixels that are transformed at once, so that what lies between the two steps of a transform stays in cache.
 CHUNK_BYTES = 4 << 20
-# Multiplications below which the transforms cannot pay (about 5 ms of one core).
-WORTH_MEASURING = 5 * 10**8
+# Multiplications below which the transforms cannot pay (about 2 ms of one core).
+WORTH_MEASURING = 15 * 10**7
 
 
 def convolve(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o yh yw"]:

@@ -17,7 +17,7 @@ from torchcaps.errors import UserError
 
 Mode = Literal["plain", "fast", "auto"]
 VARIABLE = "TORCHCAPS_KERNELS"
-ROUNDS = 3
+ROUNDS = 6
 CLEAR = 1.3
 """One round is enough to decide if one twin takes this many times as long as the other."""
 
