@@ -255,6 +255,7 @@ def _loop(
     steps_per_epoch = max(1, len(task.stream) // config.batch)
     began, last_save = time.perf_counter() - state.seconds, time.perf_counter()
     sums: dict[str, float] = {}
+    summed = 0
 
     while True:
         state.seconds = time.perf_counter() - began
@@ -274,13 +275,13 @@ def _loop(
         state.step += 1
         for name, value in {**losses, "train_accuracy": right}.items():
             sums[name] = sums.get(name, 0.0) + float(value)
+        summed += 1
         if not torch.isfinite(losses["total"]):
             raise UserError(f"the loss is {float(losses['total'])} at step {state.step}: try a lower --lr")
         if state.step % LOG_EVERY == 0 or state.step == total_steps:
-            since = (state.step - 1) % LOG_EVERY + 1
             row = {"step": state.step, "epoch": round(state.step / steps_per_epoch, 3), "lr": config.lr * factor}
-            row |= {name: round(value / since, 6) for name, value in sums.items()}
-            sums = {}
+            row |= {name: round(value / summed, 6) for name, value in sums.items()}
+            sums, summed = {}, 0
             look = config.stop_at is not None or state.step % steps_per_epoch < LOG_EVERY
             if look and task.validation is not None:
                 row["validation_accuracy"] = evaluate(state.best, task.validation)["accuracy"]
