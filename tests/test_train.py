@@ -63,7 +63,8 @@ def test_a_finished_run_can_be_prolonged(uninterrupted: Path, tmp_path: Path) ->
     after = read_json(out / "result.json")
     assert after["steps"] == pytest.approx(before["steps"] * 1.5, abs=1)
     assert after["weights_sha256"] != before["weights_sha256"]
-    accuracies = [float(row["train_accuracy"]) for row in csv.DictReader((out / "metrics.csv").open())]
+    rows = csv.DictReader((out / "metrics.csv").read_text().splitlines())
+    accuracies = [float(row["train_accuracy"]) for row in rows]
     assert accuracies[-1] > 0.7 * accuracies[-2], "a mean over the steps since the last row, however few"
     assert "--epochs 1.2" in read_json(out / "manifest.json")["continued"][0]
     with pytest.raises(UserError, match="does not prolong"):
