@@ -23,6 +23,8 @@ from torchcaps.models.zoo import Config, build, configure
 SAMPLES = (16, 32)
 RESERVED = 0.1
 """Share of the free memory that is left alone."""
+AT_ONCE = 0.5
+"""Seconds of a step below which the batch itself is tried."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def forecast(
 ) -> Forecast:
     """For an epoch of `images`, of the model as it is configured by `overrides`.
 
-    Runs a few steps on small batches, so it takes seconds; nothing of it is kept.
+    Runs a few steps, on small batches first, so it takes seconds; nothing of it is kept.
     """
     if batch < 1:
         raise UserError(f"the batch must be at least 1, not {batch}")
@@ -83,9 +85,12 @@ def forecast(
     seconds = max(0.0, few_seconds - SAMPLES[0] * slope) + batch * slope
     available = memory_available() if available_bytes is None else available_bytes
     largest = int(((1 - RESERVED) * available - fixed) // per_image)
-    return Forecast(
-        model, batch, int(fixed + batch * per_image), available, seconds, seconds * images / batch, max(0, largest)
-    )
+    needed = int(fixed + batch * per_image)
+    if seconds < AT_ONCE and 4 * needed < available:
+        # Kernels are chosen by the size of the batch: where trying costs nothing, it is tried.
+        used, seconds = _step(network, _batch(config, batch))
+        needed = used + 3 * sum(p.nbytes for p in network.parameters())
+    return Forecast(model, batch, needed, available, seconds, seconds * images / batch, max(0, largest))
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
