@@ -1,6 +1,6 @@
 """Would eight-bit integers make inference faster? `python benchmarks/quantise.py`.
 
-The paper's primary-capsule convolution, where nearly all of the time of inference is: PyTorch's float32 convolution,
+The paper's primary-capsule convolution, where most of the time of inference is: PyTorch's float32 convolution,
 ours among frequencies, and PyTorch's int8 convolution, interleaved. Writes `results/bench/quantise.json`. Inputs are
 already quantised and the result is left so: the integer kernel alone is timed, which flatters it.
 """

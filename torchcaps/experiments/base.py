@@ -178,7 +178,7 @@ class Study:
         return [self.train(trial) for trial in trials]
 
     def at_once(self, work: Callable[[Any], Any], items: Sequence[Any]) -> None:
-        """Do the work on each item, `jobs` of them at a time, so that its rows are there when they are asked for.
+        """With several jobs, do the work on all items ahead, so that its rows are there when they are asked for.
 
         A network too small to keep several cores busy learns more in the same seconds with one core to itself.
         """

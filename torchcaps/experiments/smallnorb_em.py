@@ -19,7 +19,7 @@ IMAGES, BATCH, STEPS = 24_300, 64, 300_000
 LOOKED_AT = 500
 
 QUICK = {"channels": 32, "primary_types": 4, "types": (8, 8), "routing_options": {"iterations": 2}}
-# Many small steps: what a matrix capsule learns from an image hardly depends on how many others it comes with.
+# Small batches: in so little time, large ones would leave too few steps.
 HURRY = {"max_seconds": 200.0, "batch": 16, "optimiser": "muon", "lr": 1e-2}
 SMOKE = {"image": (1, 28, 28), "classes": 10, "channels": 8, "primary_types": 2, "types": (3, 3)}
 
