@@ -19,7 +19,9 @@ Mode = Literal["plain", "fast", "auto"]
 VARIABLE = "TORCHCAPS_KERNELS"
 ROUNDS = 6
 CLEAR = 1.3
-"""One round is enough to decide if one twin takes this many times as long as the other."""
+"""No more rounds are needed once one twin takes this many times as long as the other."""
+LONG = 0.1
+"""Seconds from which a first call counts: shorter ones are mostly the preparation that a library does for a new shape."""
 
 _choices: dict[str, str] = {}
 _lock = threading.Lock()
@@ -84,12 +86,13 @@ def wins(name: str, plain: Callable[[], object], fast: Callable[[], object]) -> 
 def _measure(plain: Callable[[], object], fast: Callable[[], object]) -> str:
     fast()
     best = {"plain": float("inf"), "fast": float("inf")}
-    for _ in range(ROUNDS):
+    for round in range(ROUNDS):
         for twin, call in (("plain", plain), ("fast", fast)):
             start = time.perf_counter()
             call()
             best[twin] = min(best[twin], time.perf_counter() - start)
-        if max(best.values()) > CLEAR * min(best.values()):
+        settled = round > 0 or min(best.values()) > LONG
+        if settled and max(best.values()) > CLEAR * min(best.values()):
             break
     return min(best, key=lambda twin: best[twin])
 
