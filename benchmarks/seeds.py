@@ -2,7 +2,8 @@
 
     python benchmarks/seeds.py results/mnist-small.json capsnet-mnist-small --max-seconds 180
 
-Finished runs under runs/ are not repeated, unfinished ones are gone on with.
+Finished runs under runs/ are not repeated, unfinished ones are gone on with. `--also` scores them on another set too,
+such as the viewpoints that were not trained on.
 """
 
 import argparse
@@ -20,12 +21,18 @@ def main() -> None:
     parser.add_argument("result", type=Path, help="the file to write, such as results/mnist-small.json")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--also", metavar="DATA", help="another test set")
     parser.add_argument("--note", default="", help="a sentence to keep with the result")
     arguments, train = parser.parse_known_args()
-    trials = [
-        _trial(arguments.runs / f"{arguments.result.stem}-seed{seed}", seed, train) for seed in range(arguments.seeds)
-    ]
-    manifest = json.loads((arguments.runs / f"{arguments.result.stem}-seed0" / "manifest.json").read_text())
+    runs = [arguments.runs / f"{arguments.result.stem}-seed{seed}" for seed in range(arguments.seeds)]
+    trials = [_trial(run, seed, train) for seed, run in enumerate(runs)]
+    if arguments.also:
+        trials = [
+            {**trial, f"accuracy on {arguments.also}": _accuracy(run, arguments.also)}
+            for run, trial in zip(runs, trials, strict=True)
+        ]
+        train = ["--also", arguments.also, *train]
+    manifest = json.loads((runs[0] / "manifest.json").read_text())
     scores = [name for name, value in trials[0].items() if isinstance(value, float) and name != "seconds"]
     summary = {
         "command": f"python benchmarks/seeds.py {arguments.result} --seeds {arguments.seeds} {' '.join(train)}",
@@ -49,6 +56,11 @@ def _trial(out: Path, seed: int, train: list[str]) -> dict:
         options = ["--resume"] if (out / "config.json").exists() else [*train, "--seed", str(seed)]
         subprocess.run([sys.executable, "-m", "torchcaps", "train", *options, "--out", str(out)], check=True)
     return json.loads((out / "result.json").read_text())
+
+
+def _accuracy(run: Path, data: str) -> float:
+    command = [sys.executable, "-m", "torchcaps", "evaluate", str(run), "--data", data, "--json"]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)["accuracy"]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ matrix product for each real factor f:
 
 The paper's 9x9 convolution of stride 2 takes 592 real products for each pair of channels instead of 2916 on a 20x20
 image, and 1168 instead of 8100 on 28x28; a padded 3x3 one on 8x8 takes 148 instead of 576. Gradients are the transposed
-maps, so that they are exact to rounding too.
+maps, so that they are exact to rounding too. What tiles of 4x4 pixels do with fewer products still is left to
+`winograd.py`.
 
 Results lie in memory pixel by pixel, `[h w b c]`: what the transforms of a next convolution read without copying.
 """
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 
-from torchcaps.kernels import workspace
+from torchcaps.kernels import winograd, workspace
 from torchcaps.kernels.dft import Correlation, Transform, correlation
 from torchcaps.kernels.remembered import remembered
 from torchcaps.kernels.tuning import eligible, mode, wins
@@ -99,11 +100,14 @@ def phase_conv2d(
     """What `torch.nn.functional.conv2d(x, weight, bias, stride, padding)` returns."""
     if padding and stride > 1:
         x, padding = pad(x, (padding,) * 4), 0
-    w_hat = None
-    if not torch.is_grad_enabled():
-        sizes = _sizes(x.shape, weight.shape, stride, padding)
-        w_hat = remembered(weight, sizes, lambda values: _weight_factors(values, sizes))
-    y: Tensor = _PhaseConv.apply(x, weight, w_hat, stride, padding)  # pyright: ignore[reportAssignmentType]
+    sizes = _sizes(x.shape, weight.shape, stride, padding)
+    differentiated = torch.is_grad_enabled()
+    if winograd.supports(x, weight, stride) and winograd.products(sizes.outputs) <= sizes.maps(x).outputs.factors:
+        w_hat = None if differentiated else remembered(weight, "tiles", winograd.weight_factors)
+        y = winograd.winograd_conv2d(x, weight, w_hat, padding)
+    else:
+        w_hat = None if differentiated else remembered(weight, sizes, partial(_weight_factors, sizes=sizes))
+        y: Tensor = _PhaseConv.apply(x, weight, w_hat, stride, padding)  # pyright: ignore[reportAssignmentType]
     return y if bias is None else y + bias[:, None, None]
 
 

@@ -21,7 +21,7 @@ ROUNDS = 6
 CLEAR = 1.3
 """No more rounds are needed once one twin takes this many times as long as the other."""
 LONG = 0.1
-"""Seconds from which a first call counts: shorter ones are mostly the preparation that a library does for a new shape."""
+"""Seconds from which a first call counts: shorter ones are mostly what a library prepares for a new shape."""
 
 _choices: dict[str, str] = {}
 _lock = threading.Lock()

@@ -1,0 +1,96 @@
+"""Winograd's tiles against PyTorch's convolution."""
+
+import shutil
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+from torchcaps.kernels import native, phase_conv, winograd
+from torchcaps.kernels.phase_conv import phase_conv2d
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+
+SHAPES = [(4, 16, 8, 8, 32, 1), (3, 5, 9, 7, 6, 1), (2, 20, 6, 10, 17, 0), (1, 1, 3, 3, 1, 0), (2, 33, 4, 4, 3, 2)]
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "pixel-major": lambda x: x.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1),
+}
+
+
+def _close(ours: Tensor, exact: Tensor) -> None:
+    assert (ours - exact).norm() <= 1e-5 * exact.norm()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_results_and_gradients_are_those_of_the_direct_convolution(shape: tuple[int, ...], layout: str) -> None:
+    b, c, h, w, o, padding = shape
+    torch.manual_seed(0)
+    x, weight = torch.randn(b, c, h, w), torch.randn(o, c, 3, 3)
+    exact = [tensor.double().requires_grad_() for tensor in (x, weight)]
+    ours = [LAYOUTS[layout](tensor).detach().requires_grad_() for tensor in (x, weight)]
+    expected = conv2d(*exact, None, 1, padding)
+    found = winograd.winograd_conv2d(*ours, None, padding)
+    upstream = torch.randn_like(expected)
+    expected.backward(upstream)
+    found.backward(upstream.float())
+    _close(found.detach(), expected.detach())
+    for own, other in zip(ours, exact, strict=True):
+        assert own.grad is not None
+        assert other.grad is not None
+        _close(own.grad, other.grad)
+
+
+def test_the_number_of_threads_changes_nothing() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(6, 24, 8, 8), torch.randn(8, 24, 3, 3)
+    before, results = torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        leaves = [tensor.clone().requires_grad_() for tensor in (x, weight)]
+        winograd.winograd_conv2d(*leaves, None, 1).square().sum().backward()
+        results.append([leaf.grad for leaf in leaves])
+    torch.set_num_threads(before)
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-5)
+
+
+def test_it_is_used_where_it_multiplies_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[torch.Size] = []
+    real = winograd.winograd_conv2d
+    monkeypatch.setattr(winograd, "winograd_conv2d", lambda x, *rest: used.append(x.shape) or real(x, *rest))
+    x = torch.randn(2, 8, 8, 8)
+    for padding in (1, 0):
+        _close(phase_conv2d(x, torch.eye(8)[:, :, None, None].expand(8, 8, 3, 3), None, 1, padding), conv2d(
+            x, torch.eye(8)[:, :, None, None].expand(8, 8, 3, 3), None, 1, padding))  # fmt: skip
+    phase_conv2d(x.double(), torch.randn(8, 8, 3, 3).double(), None, 1, 1)
+    assert used == [x.shape], "four tiles where the result has 8x8 pixels, and not for 6x6, nor for other numbers"
+
+
+def test_transformed_weights_are_kept_and_noticed_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHCAPS_KERNELS", "fast")
+    conv, x = nn.Conv2d(8, 8, 3, padding=1), torch.randn(2, 8, 8, 8)
+    with torch.no_grad():
+        for _ in range(2):
+            _close(phase_conv.convolve(conv, x), conv2d(x, conv.weight, conv.bias, 1, 1))
+            conv.weight.mul_(2)
+
+
+def test_without_a_compiler_frequencies_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "library", lambda name: None)
+    x, weight = torch.randn(2, 8, 8, 8), torch.randn(4, 8, 3, 3)
+    assert not winograd.supports(x, weight, 1)
+    _close(phase_conv2d(x, weight, None, 1, 1), conv2d(x, weight, None, 1, 1))
+
+
+def test_a_graph_can_be_walked_twice_if_asked_for() -> None:
+    x, weight = torch.randn(2, 4, 8, 8), torch.randn(4, 4, 3, 3, requires_grad=True)
+    loss = winograd.winograd_conv2d(x, weight, None, 1).sum()
+    (first,) = torch.autograd.grad(loss, weight, retain_graph=True)
+    (second,) = torch.autograd.grad(loss, weight)
+    torch.testing.assert_close(first, second)
+    with pytest.raises(RuntimeError):
+        loss.backward()
