@@ -24,15 +24,29 @@ def _seeds(result: dict, score: str = "accuracy") -> str:
     return f"{result['mean'][score]:.2%}" + (f" ± {spread:.2%}" if spread is not None else "")
 
 
-def _row(name: str, what: str, reference: str) -> str | None:
+def _row(name: str, what: str, reference: str, score: str = "accuracy") -> str | None:
     result = _result(name)
     if result is None:
         return None
-    seconds = max(trial["seconds"] for trial in result["trials"])
+    seconds, parameters = max(trial["seconds"] for trial in result["trials"]), _millions(result["parameters"])
     return (
-        f"| {what} | {_seeds(result)} | {result['seeds']} | {result['parameters'] / 1e6:.1f} M | {seconds:,.0f} s | "
-        f"{reference} | [file](results/{name}.json) |"
+        f"| {what} | {_seeds(result, score)} | {result['seeds']} | {parameters} | {seconds:,.0f} s | {reference} | "
+        f"[file](results/{name}.json) |"
     )
+
+
+def _millions(parameters: int) -> str:
+    return f"{parameters / 1e6:.2g} M"
+
+
+def _viewpoints() -> list[str | None]:
+    """Toys seen from where they were seen in training, and from elsewhere: the capsules, then the CNN."""
+    files = {"norb-style-azimuth": "`matrix-smallnorb-small`", "norb-style-azimuth-cnn": "`cnn-smallnorb-small`"}
+    return [
+        _row(name, f"norb-style toys at {seen} azimuths, {model}, accuracy", "-", score)
+        for name, model in files.items()
+        for seen, score in {"familiar": "accuracy", "novel": "accuracy on norb-style:azimuth-novel"}.items()
+    ]
 
 
 def _own_images(name: str, what: str, reference: str) -> list[str]:
@@ -40,7 +54,7 @@ def _own_images(name: str, what: str, reference: str) -> list[str]:
     rows = [row for row in (_result("own-images") or {"rows": []})["rows"] if row["set"] == name]
     titles = {"capsnet": (what, reference), "cnn": ("the same, `cnn`", "-")}
     return [
-        f"| {titles[row['model']][0]} | {row['accuracy']:.2%} | 1 | {row['parameters'] / 1e6:.1f} M | "
+        f"| {titles[row['model']][0]} | {row['accuracy']:.2%} | 1 | {_millions(row['parameters'])} | "
         f"{row['seconds']:,.0f} s | {titles[row['model']][1]} | [file](results/own-images.json) |"
         for row in rows
     ]
@@ -56,6 +70,8 @@ def table() -> str:
         _row("cnn-paper-multimnist-iou80", "the same, `cnn-multimnist`", "-"),
         _row("multimnist-shipped", "MultiMNIST as in the paper, the weights in the package, both digits right",
              "94.8 % (paper, 11.4 M), 91.9 % (its CNN)"),
+        _row("multimnist-paper", "the same, `capsnet-multimnist`, the paper's network", "94.8 % (paper)"),
+        *_viewpoints(),
         *_own_images("cifar10", "CIFAR-10 as a folder of PNG files, `capsnet`, accuracy", "89.4 % (paper, 7 networks)"),
         *_own_images("fashion-mnist", "Fashion-MNIST as a folder of PNG files, `capsnet`, accuracy", "-"),
     ]  # fmt: skip
