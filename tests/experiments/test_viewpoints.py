@@ -28,8 +28,12 @@ def test_both_are_equally_good_at_what_is_familiar(tmp_path: Path, monkeypatch: 
     assert novel["values"]["images"] == 100
     cnn = read_json(study.work / "trials/azimuth-cnn-0/trial.json")
     assert cnn["training"]["stop_at"] == kept["values"]["accuracy"]
-    errors = {v.claim.partition(",")[0]: v.ours for v in verdicts if v.claim.endswith("error at novel azimuths")}
-    assert errors["capsules"] == 1 - novel["values"]["accuracy"]
-    assert verdicts[-1].ours == errors["CNN"] - errors["capsules"]
+    error = {verdict.claim: verdict.ours for verdict in verdicts}
+    assert error["capsules, error at novel azimuths"] == 1 - novel["values"]["accuracy"]
+    growth = {
+        kind: error[f"{kind}, error at novel azimuths"] - error[f"{kind}, error at familiar azimuths"]
+        for kind in ("capsules", "CNN")
+    }
+    assert verdicts[-1].ours == pytest.approx(growth["CNN"] - growth["capsules"])
     assert len(verdicts) == 5
     assert study.used_figures == ["viewpoints"]
