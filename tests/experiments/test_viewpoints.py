@@ -28,7 +28,7 @@ def test_both_are_equally_good_at_what_is_familiar(tmp_path: Path, monkeypatch: 
     assert novel["values"]["images"] == 100
     cnn = read_json(study.work / "trials/azimuth-cnn-0/trial.json")
     assert cnn["training"]["stop_at"] == kept["values"]["accuracy"]
-    error = {verdict.claim: verdict.ours for verdict in verdicts}
+    error = {verdict.claim: verdict.ours or 0.0 for verdict in verdicts}
     assert error["capsules, error at novel azimuths"] == 1 - novel["values"]["accuracy"]
     growth = {
         kind: error[f"{kind}, error at novel azimuths"] - error[f"{kind}, error at familiar azimuths"]
