@@ -9,7 +9,7 @@ from torch import nn
 from torchcaps.functional import present
 from torchcaps.layers import BatchNorm, DenseCaps, PrimaryCaps
 from torchcaps.losses import margin_loss
-from torchcaps.routing import ROUTINGS, Dynamic, VoteShape
+from torchcaps.routing import EM, ROUTINGS, Dynamic, VoteShape
 from torchcaps.testing import check_layer, check_primary_caps
 from torchcaps.types import Capsules
 
@@ -96,3 +96,14 @@ def test_plain_poses_are_as_active_as_they_are_long_up_to_one() -> None:
     active = poses.norm(dim=2).clamp(max=1)
     assert 0 < (active < 1).sum() < active.numel()
     torch.testing.assert_close(layer(poses).poses, layer(Capsules(poses, active)).poses)
+
+
+def test_em_starts_with_votes_that_count_beside_its_variance_floor() -> None:
+    """With the short votes of dynamic routing a network would stay at chance."""
+    torch.manual_seed(0)
+    em, dynamic = (DenseCaps(32, 8, 10, 16, routing) for routing in ("em", "dynamic"))
+    assert em.weight.std() > 5 * dynamic.weight.std()
+    assert DenseCaps(32, 8, 10, 16, "em", init_std=0.1).weight.std() < 0.1
+    votes = torch.einsum("bip,ijdp->bijd", torch.nn.functional.normalize(torch.randn(4, 32, 8), dim=2), em.weight)
+    assert isinstance(em.routing, EM)
+    assert votes.var(1).mean() > 100 * em.routing.variance_floor

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchcaps.errors import UserError
 from torchcaps.functional import coordinates, length, matrix_transform, squash, votes
 from torchcaps.kernels import blocks, fused_em, fused_routing, phase_conv
-from torchcaps.routing import Routing, VoteShape, make_routing, route
+from torchcaps.routing import ROUTINGS, Routing, VoteShape, make_routing, route
 from torchcaps.types import CapsuleMap, Capsules, RoutingOutput
 from torchcaps.windows import Windows
 
@@ -53,12 +53,14 @@ class DenseCaps(nn.Module):
         dim: int,
         routing: str | Routing = "dynamic",
         *,
-        init_std: float = 0.1,
+        init_std: float | None = None,
         **options: object,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(children, parents, dim, child_dim))
-        nn.init.trunc_normal_(self.weight, std=init_std, a=-2 * init_std, b=2 * init_std)
+        kind = ROUTINGS.get(routing, Routing) if isinstance(routing, str) else routing
+        std = kind.init_std if init_std is None else init_std
+        nn.init.trunc_normal_(self.weight, std=std, a=-2 * std, b=2 * std)
         if isinstance(routing, str):
             routing = make_routing(routing, VoteShape(children, parents, dim, child_dim), **options)
         self.routing = routing

@@ -37,6 +37,8 @@ class Routing(nn.Module):
     iterations: int = 1
     reads_children: ClassVar[bool] = False
     """Whether `forward` also takes `children`, the poses `[b i p]` that the votes were made from."""
+    init_std: ClassVar[float] = 0.1
+    """Deviation of the initial transforms where every child votes for every parent: how long votes are at first."""
 
     def forward(
         self,

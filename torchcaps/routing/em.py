@@ -67,7 +67,12 @@ class StoredVotes(NamedTuple):
 
 
 class EM(Routing):
-    """`activations` of None count as ones. `beta_u` is a parent's cost of a child, `beta_a` of being there at all."""
+    """`activations` of None count as ones. `beta_u` is a parent's cost of a child, `beta_a` of being there at all.
+
+    Votes must not vanish beside the variance floor, or every parent looks sure of itself and nothing is learned.
+    """
+
+    init_std = 1.0
 
     def __init__(
         self,
