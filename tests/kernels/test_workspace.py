@@ -27,7 +27,8 @@ def _faults(before: str) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other C libraries")
 def test_freed_memory_is_not_asked_for_again() -> None:
-    usual, kept = _faults(""), _faults("keep_freed_memory()")
-    assert min(usual) > 50, "the memory came without page faults: this test would show nothing"
-    # What is first made beside it may take its place, so that it moves once or twice.
-    assert sorted(kept)[3] < min(usual) / 10, "half of the time, pages were new"
+    usual = min(_faults(""))
+    assert usual > 50, "the memory came without page faults: this test would show nothing"
+    # In about one process in ten it has no effect. In the others, what is made beside the memory at first may take its
+    # place, so that it moves once or twice.
+    assert any(sorted(_faults("keep_freed_memory()"))[3] < usual / 10 for _ in range(6))
