@@ -52,9 +52,25 @@ def assert_twins(routing: Dynamic, poses: Tensor, weight: Tensor, tolerance: flo
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("iterations", [1, 2, 4])
 def test_matches_the_plain_twin(options: dict, iterations: int) -> None:
-    shape = (5, 21, 4, 3, 6)
-    assert_twins(*make(shape, torch.float64, iterations=iterations, **options), tolerance=1e-10)
-    assert_twins(*make(shape, torch.float32, iterations=iterations, **options), tolerance=1e-4)
+    assert_twins(*make((5, 21, 4, 3, 6), torch.float64, iterations=iterations, **options), tolerance=1e-10)
+    # Children beyond the loops' tiles of 64, and some left over.
+    assert_twins(*make((5, 149, 4, 3, 6), torch.float32, iterations=iterations, **options), tolerance=1e-4)
+
+
+def test_certain_and_broken_logits_in_float32() -> None:
+    """Couplings of 0 and 1 are exact in the loops too, and what is not a number stays so."""
+    routing, poses, weight = make((3, 70, 4, 5, 6), torch.float32)
+    assert_twins(routing, (poses * 30).detach().requires_grad_(), weight, tolerance=1e-4)
+    broken = poses.detach().clone()
+    broken[1, 2, 3] = torch.nan
+    output = fused_routing.route(routing, broken, weight)
+    assert output.poses[1].isnan().all()
+    assert output.poses[[0, 2]].isfinite().all()
+
+
+def test_more_parents_than_the_loops_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_routing, "MOST_PARENTS", 4)
+    assert_twins(*make((3, 70, 4, 5, 6), torch.float32), tolerance=1e-4)
 
 
 @settings(max_examples=40, deadline=None)

@@ -30,6 +30,7 @@ from torchcaps.types import RoutingOutput
 BLOCK_BYTES = {"cpu": 5 << 19, "cuda": 1 << 26}
 BATCH_BLOCK = 256
 CHILD_BLOCK = 256
+MOST_PARENTS = 1024
 
 
 def supports(routing: Routing, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> TypeGuard[Dynamic]:
@@ -165,9 +166,7 @@ def _weighted_sums(blocks: list[_Block], V: Float[Tensor, "j b d"], leaky: bool)
         shape = (len(V), *u.shape)
         buffer = buffer if buffer.shape == shape else V.new_empty(shape)
         torch.bmm(V, W, out=buffer.flatten(2))
-        logits = _agreement(buffer, u, buffer)
-        c = _couplings(logits if prior is None else logits + prior[:, None], leaky)
-        torch.mul(c.unsqueeze(2), u, out=buffer)
+        _share_out(buffer, u, prior, leaky)
         s.baddbmm_(buffer.flatten(2), W.transpose(1, 2))
     return s
 
@@ -189,56 +188,67 @@ def _weighted_sums_backward(
     used = slice(None) if full else slice(1, 2)
     rows = pair[:, used].flatten(1, 2).transpose(1, 2)
     grad_V = torch.zeros_like(V)
-    buffers = V.new_empty(2, 0)
+    buffer = V.new_empty(0)
     for (u, W, prior), gradient in zip(blocks, gradients, strict=True):
         shape = (len(V), 2, *u.shape)
-        if buffers[0].shape != shape:
-            buffers = V.new_empty(2, *shape)
-        through, product = buffers
-        torch.bmm(pair.flatten(1, 2), W, out=through.flatten(1, 2).flatten(2))
-        logits, grad_c = _agreement(through.flatten(0, 1), u, product.flatten(0, 1)).unflatten(0, (-1, 2)).unbind(1)
-        c = _couplings(logits if prior is None else logits + prior[:, None], leaky)
-        grad_logits = c * (grad_c - (c * grad_c).sum(0))
-        if gradient.prior is not None:
-            gradient.prior.add_(grad_logits.sum(1))
-        factors = torch.stack([grad_logits, c], 1)[:, used]
-        product = product[:, used]
-        _add_towards(gradient.u, factors, through[:, used], product)
-        torch.mul(factors.unsqueeze(3), u, out=product)
-        gradient.W.baddbmm_(rows, product.flatten(1, 2).flatten(2))
+        buffer = buffer if buffer.shape == shape else V.new_empty(shape)
+        torch.bmm(pair.flatten(1, 2), W, out=buffer.flatten(1, 2).flatten(2))
+        _share_out_backward(buffer, u, prior, gradient, leaky, full)
+        gradient.W.baddbmm_(rows, buffer[:, used].flatten(1, 2).flatten(2))
         if full:
-            grad_V.baddbmm_(product[:, 0].flatten(2), W.transpose(1, 2))
+            grad_V.baddbmm_(buffer[:, 0].flatten(2), W.transpose(1, 2))
     return grad_V
 
 
-def _agreement(
-    through: Float[Tensor, "c b p i"], u: Float[Tensor, "b p i"], room: Float[Tensor, "c b p i"]
-) -> Float[Tensor, "c b i"]:
-    """`Σ_p through u`."""
-    loops = native.loops("routing_blocks", through, u)
-    if loops is None:
-        return torch.mul(through, u, out=room).sum(2)
-    out = through.new_empty(len(through), u.shape[0], u.shape[2])
-    loops.agreement(_Sizes(*through.shape), *native.pointers(through, u, out))
-    return out
-
-
-def _add_towards(
-    grad: Float[Tensor, "b p i"],
-    factors: Float[Tensor, "j n b i"],
-    through: Float[Tensor, "j n b p i"],
-    room: Float[Tensor, "j n b p i"],
+def _share_out(
+    through: Float[Tensor, "j b p i"], u: Float[Tensor, "b p i"], prior: Float[Tensor, "j i"] | None, leaky: bool
 ) -> None:
-    """Adds `Σ factors through` over parents, and over V and grad_s."""
-    loops = native.loops("routing_blocks", grad, factors, through)
-    if loops is None:
-        grad.add_(torch.mul(factors.unsqueeze(3), through, out=room).sum((0, 1)))
+    """`through`, which is V W, becomes what every child sends to every parent: its pose times the coupling."""
+    loops = _loops(through, u, prior)
+    if loops is not None:
+        loops.share_out(_Sizes(*through.shape, leaky), *native.pointers(through, u, prior))
+        return
+    logits = (through * u).sum(2)
+    c = _couplings(logits if prior is None else logits + prior[:, None], leaky)
+    torch.mul(c.unsqueeze(2), u, out=through)
+
+
+def _share_out_backward(
+    through: Float[Tensor, "j 2 b p i"],
+    u: Float[Tensor, "b p i"],
+    prior: Float[Tensor, "j i"] | None,
+    gradient: _Block,
+    leaky: bool,
+    full: bool,
+) -> None:
+    """`through`, which is V W and grad_s W, becomes the children times grad_logits and times the couplings."""
+    parents, _, b, _, i = through.shape
+    loops = _loops(through, u, prior, gradient.u)
+    if loops is not None:
+        grad_logits = None if gradient.prior is None else through.new_empty(parents, b, i)
+        sizes = _Sizes(parents, *u.shape, leaky)
+        loops.share_out_backward(sizes, int(full), *native.pointers(through, u, prior, gradient.u, grad_logits))
     else:
-        loops.towards(_Sizes(through.shape[:2].numel(), *through.shape[2:]), *native.pointers(through, factors, grad))
+        logits, grad_c = (through * u).sum(3).unbind(1)
+        c = _couplings(logits if prior is None else logits + prior[:, None], leaky)
+        grad_logits = c * (grad_c - (c * grad_c).sum(0))
+        factors = torch.stack([grad_logits, c], 1).unsqueeze(3)
+        used = slice(None) if full else slice(1, 2)
+        gradient.u.add_((factors * through)[:, used].sum((0, 1)))
+        torch.mul(factors, u, out=through)
+    if gradient.prior is not None and grad_logits is not None:
+        gradient.prior.add_(grad_logits.sum(1))
+
+
+def _loops(through: Tensor, *others: Tensor | None) -> ctypes.CDLL | None:
+    """The loops keep couplings on the stack, where there is room for so many parents."""
+    if len(through) > MOST_PARENTS:
+        return None
+    return native.loops("routing_blocks", through, *(x for x in others if x is not None))
 
 
 class _Sizes(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_long) for name in ("copies", "rows", "dim", "children")]
+    _fields_ = [(name, ctypes.c_long) for name in ("parents", "rows", "dim", "children", "leaky")]
 
 
 def _squash_backward(s: Float[Tensor, "j b d"], grad: Float[Tensor, "j b d"]) -> Float[Tensor, "j b d"]:

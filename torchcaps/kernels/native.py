@@ -49,8 +49,9 @@ def loops(name: str, *tensors: Tensor) -> ctypes.CDLL | None:
     return library(name) if fitting else None
 
 
-def pointers(*tensors: Tensor) -> list[ctypes.c_void_p]:
-    return [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
+def pointers(*tensors: Tensor | None) -> list[ctypes.c_void_p]:
+    """What C takes; NULL for what there is not."""
+    return [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
 
 
 def _share_openmp() -> bool:
