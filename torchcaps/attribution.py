@@ -12,7 +12,7 @@ LEAST_COVERAGE = 0.02
 
 
 def receptive_fields(model: CapsNet, samples: int = SAMPLES) -> Float[Tensor, "y x h w"]:
-    """How much the capsules at each place of the grid depend on each pixel; a field sums to 1.
+    """How much the capsules at each place of the grid depend on each pixel that is seen; a field sums to 1.
 
     The effective receptive field of Luo et al. 2016, who find it Gaussian: here a Gaussian with the centre and spread
     of a place's squared gradients. Measured on noise, not derived from kernels, so that it holds for any backbone.
@@ -28,10 +28,10 @@ def _squared_gradients(model: CapsNet, places: int, samples: int) -> Float[Tenso
     """Of random combinations of a place's channels with respect to the pixels, summed over images of noise."""
     at = torch.arange(places)
     generator = torch.Generator().manual_seed(0)
-    total = torch.zeros(places, *model.config.image[1:])
+    total = torch.zeros(places, *model.seen[1:])
     with torch.enable_grad():
         for _ in range(samples):
-            noise = torch.rand(1, *model.config.image, generator=generator)
+            noise = torch.rand(1, *model.seen, generator=generator)
             images = noise.repeat(places, 1, 1, 1).requires_grad_()
             maps = model.primary.conv(model.backbone(images)).flatten(2)
             mixture = torch.randn(maps.shape[1], generator=generator)

@@ -68,14 +68,14 @@ class Explainer:
     @torch.no_grad()
     def explain(self, name: str, original: Image.Image, pixels: Float[Tensor, "c h w"]) -> Explanation:
         model, images = self.model, pixels[None]
-        children = model.primary(model.backbone(images))
+        children, corner = model.features(images), model.corner(images)
         output = model(images, trace=True)
         lengths, capsules = output.lengths[0], output.capsules[0]
         amounts = sent(output.trace.couplings[-1, 0], children.activations[0], model.grid)
-        heats = heat(amounts, self.fields)
+        heats = model.put_back(heat(amounts, self.fields)[None, :, None], corner)[0, :, 0]
         count = model.config.digits
         labels = lengths.topk(min(count + RUNNERS_UP, len(lengths))).indices.tolist()
-        pictures = model.reconstruct(output.capsules, output.lengths, torch.tensor([labels]))
+        pictures = model.reconstruct(output.capsules, output.lengths, torch.tensor([labels]), corner)
         views = [
             ClassView(
                 label,

@@ -59,12 +59,19 @@ class Muon(Optimizer):
 
 
 def orthogonalise(matrix: Float[Tensor, "m n"], steps: int = 3) -> Float[Tensor, "m n"]:
-    """Push all singular values towards 1."""
+    """Push all singular values towards 1.
+
+    A step is `x ← p(x x') x` with a polynomial p. All of them are functions of the first `x x'`, so that they commute:
+    only that small square matrix is iterated, and the product of the polynomials is applied once.
+    """
     wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
     x = wide / (wide.norm() + 1e-7)
+    gram, one = x @ x.T, torch.eye(len(x), dtype=x.dtype, device=x.device)
+    applied = one
     for _ in range(steps):
-        gram = x @ x.T
-        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+        p = 3.4445 * one - 4.7750 * gram + 2.0315 * gram @ gram
+        applied, gram = p @ applied, p @ gram @ p
+    x = applied @ x
     return x.T if matrix.shape[0] > matrix.shape[1] else x
 
 

@@ -99,7 +99,8 @@ def perturb(
     moved[:, :, label] += torch.einsum("de,s->dse", torch.eye(d), torch.tensor(tweaks))
     flat = moved.flatten(0, 1)
     labels = torch.full((len(flat), 1), label)
-    pictures = model.reconstruct(flat, output.lengths.expand(len(flat), j), labels)
+    corner = model.corner(image.expand(len(flat), -1, -1, -1))
+    pictures = model.reconstruct(flat, output.lengths.expand(len(flat), j), labels, corner)
     if pictures is None:
         raise UserError("this network has no decoder to show what its capsules' dimensions mean")
     return pictures[:, 0].unflatten(0, (d, len(tweaks)))

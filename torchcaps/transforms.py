@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Int64, Shaped
 from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
@@ -34,6 +34,18 @@ def place(
     y = (height - offsets[:, 0]).clamp(0, height + h)
     x = (width - offsets[:, 1]).clamp(0, width + w)
     return windows[torch.arange(b, device=images.device), :, y, x]
+
+
+def bounding_boxes(ink: Bool[Tensor, "n h w"]) -> Int64[Tensor, "n 4"]:
+    """Top, left, bottom, right of what is true, the last two exclusive; the whole image where nothing is.
+
+    >>> bounding_boxes(torch.tensor([[[False, False, True], [False, False, True]]]))
+    tensor([[0, 2, 2, 3]])
+    """
+    rows, columns = ink.any(2).byte(), ink.any(1).byte()
+    top, left = rows.argmax(1), columns.argmax(1)
+    bottom, right = rows.shape[1] - rows.flip(1).argmax(1), columns.shape[1] - columns.flip(1).argmax(1)
+    return torch.stack([top, left, bottom, right], 1)
 
 
 def shift(images: Shaped[Tensor, "b c h w"], pixels: int, generator: Generator) -> Shaped[Tensor, "b c h w"]:

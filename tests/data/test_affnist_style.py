@@ -6,8 +6,7 @@ import torch
 
 from torchcaps import data as named
 from torchcaps.data import affnist_style, sources
-from torchcaps.data.multimnist import bounding_boxes
-from torchcaps.transforms import affine
+from torchcaps.transforms import affine, bounding_boxes
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +76,7 @@ def test_maps_fill_the_ranges_of_the_recipe(digits: np.ndarray, transformed: np.
         assert low <= values.min() < low + 0.02 * (high - low)
         assert high >= values.max() > high - 0.02 * (high - low)
         assert abs(values.mean() - (low + high) / 2) < 0.05 * (high - low)
-    boxes = bounding_boxes(torch.from_numpy(transformed[:, 0]))
+    boxes = bounding_boxes(torch.from_numpy(transformed[:, 0]) > 0)
     assert boxes[:, :2].min() == 0
     assert boxes[:, 2:].max() == 40
 

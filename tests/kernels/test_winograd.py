@@ -12,7 +12,10 @@ from torchcaps.kernels.phase_conv import phase_conv2d
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 
-SHAPES = [(4, 16, 8, 8, 32, 1), (3, 5, 9, 7, 6, 1), (2, 20, 6, 10, 17, 0), (1, 1, 3, 3, 1, 0), (2, 33, 4, 4, 3, 2)]
+SHAPES = [
+    *[(4, 16, 8, 8, 32, 1), (3, 5, 9, 7, 6, 1), (2, 20, 6, 10, 17, 0), (1, 1, 3, 3, 1, 0), (2, 33, 4, 4, 3, 2)],
+    *[(4, 16, 6, 6, 32, 1), (2, 20, 14, 8, 17, 0), (3, 5, 11, 6, 7, 1), (2, 128, 6, 6, 64, 1)],
+]
 LAYOUTS = {
     "contiguous": lambda x: x,
     "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
@@ -59,15 +62,20 @@ def test_the_number_of_threads_changes_nothing() -> None:
 
 
 def test_it_is_used_where_it_multiplies_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[torch.Size] = []
+    used: list[tuple[int, int]] = []
     real = winograd.winograd_conv2d
-    monkeypatch.setattr(winograd, "winograd_conv2d", lambda x, *rest: used.append(x.shape) or real(x, *rest))
-    x = torch.randn(2, 8, 8, 8)
-    for padding in (1, 0):
-        _close(phase_conv2d(x, torch.eye(8)[:, :, None, None].expand(8, 8, 3, 3), None, 1, padding), conv2d(
-            x, torch.eye(8)[:, :, None, None].expand(8, 8, 3, 3), None, 1, padding))  # fmt: skip
-    phase_conv2d(x.double(), torch.randn(8, 8, 3, 3).double(), None, 1, 1)
-    assert used == [x.shape], "four tiles where the result has 8x8 pixels, and not for 6x6, nor for other numbers"
+    monkeypatch.setattr(winograd, "winograd_conv2d", lambda x, *rest: used.append(tuple(x.shape[2:])) or real(x, *rest))
+    weight = torch.randn(8, 8, 3, 3)
+    for side in (8, 6, 10):
+        x = torch.randn(2, 8, side, side)
+        _close(phase_conv2d(x, weight, None, 1, 1), conv2d(x, weight, None, 1, 1))
+    phase_conv2d(torch.randn(2, 8, 8, 8).double(), weight.double(), None, 1, 1)
+    assert used == [(8, 8), (6, 6)], "four tiles, and one; not where nine are needed, nor for other numbers"
+
+
+@pytest.mark.parametrize(("outputs", "tile"), [((8, 8), 4), ((6, 6), 6), ((4, 4), 4), ((12, 12), 6), ((14, 14), 4)])
+def test_tiles_of_the_size_that_wastes_less(outputs: tuple[int, int], tile: int) -> None:
+    assert winograd.cut(outputs).tile == tile
 
 
 def test_transformed_weights_are_kept_and_noticed_to_change(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ def test_look_is_what_the_model_says(client, model, image):
         output = model(image[None])
     assert answer["lengths"] == pytest.approx(output.lengths[0].tolist(), abs=1e-4)
     assert answer["longest"] == output.lengths[0].topk(2).indices.tolist()
+    assert [answer["corner"]] == model.corner(image[None]).tolist()
     torch.testing.assert_close(torch.tensor(answer["capsules"]), output.capsules[0], atol=1e-4, rtol=0)
     for text, picture in zip(answer["pictures"], output.reconstruction[0], strict=True):
         torch.testing.assert_close(decoded(text, (1, 36, 36)), picture, atol=1 / 255, rtol=0)
@@ -60,13 +61,15 @@ def test_three_ways_to_send_an_image_are_one(client, image):
     assert answers[1] == answers[2]
 
 
-def test_decode_is_what_the_decoder_draws(client, model):
+@pytest.mark.parametrize("corner", [None, [0, 8]])
+def test_decode_is_what_the_decoder_draws(client, model, corner):
     vectors = torch.randn(3, 16, generator=torch.Generator().manual_seed(2)) / 4
-    answer = client.post("/api/decode", json={"label": 7, "vectors": vectors.tolist()}).json()
+    answer = client.post("/api/decode", json={"label": 7, "vectors": vectors.tolist(), "corner": corner}).json()
     layer = torch.zeros(3, 10, 16)
     layer[:, 7] = vectors
     with torch.no_grad():
-        pictures = model.decoder(mask(layer, torch.full((3, 1), 7)))[:, 0]
+        pictures = model.decoder(mask(layer, torch.full((3, 1), 7)))
+        pictures = model.put_back(pictures, torch.tensor([corner or [4, 4]] * 3))[:, 0]
     for text, picture in zip(answer["pictures"], pictures, strict=True):
         torch.testing.assert_close(decoded(text, (1, 36, 36)), picture, atol=1 / 255, rtol=0)
 
@@ -169,7 +172,7 @@ def test_capsules_sit_in_the_middle_of_what_they_see(name):
     network = create_model(name).eval()
     _, rows, columns = network.grid
     place = placement(network, rows)
-    pixels = torch.rand(1, *network.config.image, requires_grad=True)
+    pixels = torch.rand(1, *network.seen, requires_grad=True)
     maps = network.primary.conv(network.backbone(pixels))
     row, column = rows // 2, columns // 2
     maps[:, :, row, column].square().sum().backward()

@@ -51,6 +51,8 @@ def png_header(width: int, height: int) -> bytes:
         ("decode", '{"label": 1, "vectors": []}', 422),
         ("decode", '{"label": 1, "vectors": [[' + "9" * 500 + "]]}", 422),
         ("decode", str({"label": 1, "vectors": [[0.0] * 16] * 65}).replace("'", '"'), 422),
+        ("decode", str({"label": 1, "vectors": [[0.0] * 16], "corner": [0, 9]}).replace("'", '"'), 422),
+        ("decode", str({"label": 1, "vectors": [[0.0] * 16], "corner": "here"}).replace("'", '"'), 422),
         ("decode", str({"label": 1, "vectors": [[11.0] * 16]}).replace("'", '"'), 422),
         ("routing", str({"image": BLANK, "parents": [1, 1]}).replace("'", '"'), 422),
         ("routing", str({"image": BLANK, "parents": []}).replace("'", '"'), 422),

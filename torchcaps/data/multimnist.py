@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
 from torchcaps.data.sets import Batch, ImageSet, generator_for, to_float
-from torchcaps.transforms import place
+from torchcaps.transforms import bounding_boxes, place
 
 SHIFT = 4
 TEST_PAIRS = 10_000
@@ -49,15 +49,6 @@ class Pairs(NamedTuple):
     shifts: Int64[Tensor, "n 2 2"]
 
 
-def bounding_boxes(images: UInt8[Tensor, "n h w"]) -> Int64[Tensor, "n 4"]:
-    """Top, left, bottom, right of the ink; bottom and right exclusive."""
-    ink = images > 0
-    rows, columns = ink.any(2).byte(), ink.any(1).byte()
-    top, left = rows.argmax(1), columns.argmax(1)
-    bottom, right = rows.shape[1] - rows.flip(1).argmax(1), columns.shape[1] - columns.flip(1).argmax(1)
-    return torch.stack([top, left, bottom, right], 1)
-
-
 def box_iou(a: Int64[Tensor, "n 4"], b: Int64[Tensor, "n 4"]) -> Float[Tensor, "n"]:
     low, high = torch.maximum(a[:, :2], b[:, :2]), torch.minimum(a[:, 2:], b[:, 2:])
     both = (high - low).clamp(min=0).prod(1)
@@ -74,7 +65,7 @@ class Digits:
 
     @cached_property
     def boxes(self) -> Int64[Tensor, "n 4"]:
-        return bounding_boxes(self.images.images[:, 0])
+        return bounding_boxes(self.images.images[:, 0] > 0)
 
     @property
     def canvas(self) -> tuple[int, int]:

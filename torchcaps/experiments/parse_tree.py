@@ -46,7 +46,7 @@ def tree_score(couplings: Float[Tensor, "b i j"], activations: Float[Tensor, "b 
 
 @torch.no_grad()
 def measure(model: CapsNet, batch: data.Batch) -> dict[str, list[float] | float]:
-    children = model.primary(model.backbone(batch.images)).activations
+    children = model.features(batch.images).activations
     output = model(batch.images, trace=True)
     assert output.trace is not None
     couplings = output.trace.couplings
@@ -69,11 +69,12 @@ def measure(model: CapsNet, batch: data.Batch) -> dict[str, list[float] | float]
 
 @torch.no_grad()
 def tree(model: CapsNet, image: Float[Tensor, "c h w"]) -> Tree:
-    children = model.primary(model.backbone(image[None])).activations[0]
+    children = model.features(image[None]).activations[0]
     output = model(image[None], trace=True)
     assert output.trace is not None
     couplings = output.trace.couplings[-1, 0]
-    return Tree(image, children.unflatten(0, model.grid), couplings.unflatten(0, model.grid), output.lengths[0])
+    seen = image if model.window is None else model.window(image[None])[0]
+    return Tree(seen, children.unflatten(0, model.grid), couplings.unflatten(0, model.grid), output.lengths[0])
 
 
 def run(study: Study) -> list[Verdict]:

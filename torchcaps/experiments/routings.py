@@ -107,7 +107,7 @@ def inspect(model: CapsNet, asked: ScoredSet) -> dict[str, float]:
     children_most, classes_most = torch.zeros(layer.weight.shape[0]), torch.zeros(layer.weight.shape[1])
     sums = {"accuracy": 0.0, "accuracy_evenly": 0.0, "changed": 0.0, "entropy": 0.0}
     for batch in asked.batches(250):
-        children = model.primary(model.backbone(batch.images))
+        children = model.features(batch.images)
         predictions = votes(children.poses, layer.weight)
         output = route(layer.routing, predictions, children, trace=True)
         even = route(layer.routing, predictions, children, competition=evenly)
@@ -140,7 +140,7 @@ def cost(routing: str, batch_size: int) -> dict[str, float]:
     labels = torch.rand(batch_size, model.config.classes).argsort(1)[:, :2]
     batch = Batch(images, labels, images[:, None].repeat(1, 2, 1, 1, 1))
     with torch.no_grad():
-        children = model.primary(model.backbone(images))
+        children = model.features(images)
 
     def step() -> None:
         model.zero_grad()

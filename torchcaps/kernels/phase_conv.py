@@ -9,7 +9,7 @@ matrix product for each real factor f:
 
 The paper's 9x9 convolution of stride 2 takes 592 real products for each pair of channels instead of 2916 on a 20x20
 image, and 1168 instead of 8100 on 28x28; a padded 3x3 one on 8x8 takes 148 instead of 576. Gradients are the transposed
-maps, so that they are exact to rounding too. What tiles of 4x4 pixels do with fewer products still is left to
+maps, so that they are exact to rounding too. What tiles of pixels do with fewer products still is left to
 `winograd.py`.
 
 Results lie in memory pixel by pixel, `[h w b c]`: what the transforms of a next convolution read without copying.
@@ -102,8 +102,10 @@ def phase_conv2d(
         x, padding = pad(x, (padding,) * 4), 0
     sizes = _sizes(x.shape, weight.shape, stride, padding)
     differentiated = torch.is_grad_enabled()
-    if winograd.supports(x, weight, stride) and winograd.products(sizes.outputs) <= sizes.maps(x).outputs.factors:
-        w_hat = None if differentiated else remembered(weight, "tiles", winograd.weight_factors)
+    tiles = winograd.cut(sizes.outputs)
+    if winograd.supports(x, weight, stride) and tiles.products <= sizes.maps(x).outputs.factors:
+        factors = partial(winograd.weight_factors, tile=tiles.tile)
+        w_hat = None if differentiated else remembered(weight, ("tiles", tiles.tile), factors)
         y = winograd.winograd_conv2d(x, weight, w_hat, padding)
     else:
         w_hat = None if differentiated else remembered(weight, sizes, partial(_weight_factors, sizes=sizes))

@@ -1,11 +1,11 @@
 /* Winograd's tiles of a 3x3 convolution: from pixels to the factors that are multiplied, and back (see winograd.py).
 
-   A tile of size x size pixels t becomes 6 x 6 factors f = M t M'; the adjoint map, t = M' f M, is what results and
-   gradients take. A pixel's channels lie side by side in memory; factors are [36, images * tiles, channels]. Pixels
+   A tile of size x size pixels t becomes n x n factors f = M t M'; the adjoint map, t = M' f M, is what results and
+   gradients take. A pixel's channels lie side by side in memory; factors are [n n, images * tiles, channels]. Pixels
    outside of the image are zero. No number depends on how many threads there are. */
 
 #define LANES 16 /* channels at a time */
-#define N 6
+#define MOST 8
 #define INLINE static inline __attribute__((always_inline))
 
 typedef struct {
@@ -15,27 +15,50 @@ typedef struct {
     long first, step;                     /* where the first tile begins, outside of the image if negative; the next */
 } Sizes;
 
-typedef const float Matrix[N][N]; /* constants, so that a zero or a one costs nothing: all loops over them unroll */
-typedef float Tile[N][N][LANES];
+typedef const float Matrix[MOST][MOST]; /* constants: a zero or a one costs nothing, as all loops over them unroll */
+typedef float Tile[MOST][MOST][LANES];
 
-static Matrix INPUT = {{4, 0, -5, 0, 1},  {0, -4, -4, 1, 1}, {0, 4, -4, -1, 1},
-                       {0, -2, -1, 2, 1}, {0, 2, -1, -2, 1}, {0, 4, 0, -5, 0, 1}};
-static Matrix WEIGHT = {{1. / 4},
-                        {-1. / 6, -1. / 6, -1. / 6},
-                        {-1. / 6, 1. / 6, -1. / 6},
-                        {1. / 24, 1. / 12, 1. / 6},
-                        {1. / 24, -1. / 12, 1. / 6},
-                        {0, 0, 1}};
-static Matrix OUTPUT = {{1}, {1, 1, 1, 1}, {1, -1, 1, -1}, {1, 2, 4, 8}, {1, -2, 4, -8}, {0, 0, 0, 1}};
+/* For results of 4x4, through the points 0, 1, -1, 2, -2 and infinity. */
+static Matrix INPUT_4 = {{4, 0, -5, 0, 1},  {0, -4, -4, 1, 1}, {0, 4, -4, -1, 1},
+                         {0, -2, -1, 2, 1}, {0, 2, -1, -2, 1}, {0, 4, 0, -5, 0, 1}};
+static Matrix WEIGHT_4 = {{1. / 4},
+                          {-1. / 6, -1. / 6, -1. / 6},
+                          {-1. / 6, 1. / 6, -1. / 6},
+                          {1. / 24, 1. / 12, 1. / 6},
+                          {1. / 24, -1. / 12, 1. / 6},
+                          {0, 0, 1}};
+static Matrix OUTPUT_4 = {{1}, {1, 1, 1, 1}, {1, -1, 1, -1}, {1, 2, 4, 8}, {1, -2, 4, -8}, {0, 0, 0, 1}};
+
+/* For results of 6x6, through 1/2 and -1/2 too. */
+static Matrix INPUT_6 = {
+    {1, 0, -5.25, 0, 5.25, 0, -1},    {0, 1, 1, -4.25, -4.25, 1, 1},     {0, -1, 1, 4.25, -4.25, -1, 1},
+    {0, 0.5, 0.25, -2.5, -1.25, 2, 1}, {0, -0.5, 0.25, 2.5, -1.25, -2, 1}, {0, 2, 4, -2.5, -5, 0.5, 1},
+    {0, -2, 4, 2.5, -5, -0.5, 1},     {0, -1, 0, 5.25, 0, -5.25, 0, 1}};
+static Matrix WEIGHT_6 = {{1},
+                          {-2. / 9, -2. / 9, -2. / 9},
+                          {-2. / 9, 2. / 9, -2. / 9},
+                          {1. / 90, 1. / 45, 2. / 45},
+                          {1. / 90, -1. / 45, 2. / 45},
+                          {32. / 45, 16. / 45, 8. / 45},
+                          {32. / 45, -16. / 45, 8. / 45},
+                          {0, 0, 1}};
+static Matrix OUTPUT_6 = {{1},
+                          {1, 1, 1, 1, 1, 1},
+                          {1, -1, 1, -1, 1, -1},
+                          {1, 2, 4, 8, 16, 32},
+                          {1, -2, 4, -8, 16, -32},
+                          {1, 1. / 2, 1. / 4, 1. / 8, 1. / 16, 1. / 32},
+                          {1, -1. / 2, 1. / 4, -1. / 8, 1. / 16, -1. / 32},
+                          {0, 0, 0, 0, 0, 1}};
 
 /* out[k][r] = sum over c of M[r][c] in[c][k], or of M[c][r]: a product on one side, and the sides change places */
 INLINE void product(Matrix M, int adjoint, int rows, int columns, int width, Tile in, Tile out) {
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int k = 0; k < width; k++)
-#pragma GCC unroll 6
+#pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             float sum[LANES] = {0};
-#pragma GCC unroll 6
+#pragma GCC unroll 8
             for (int c = 0; c < columns; c++) {
                 float entry = adjoint ? M[c][r] : M[r][c];
                 if (entry != 0)
@@ -65,7 +88,7 @@ INLINE long place(Sizes n, long i, int row, int column) {
     return y < 0 || y >= n.rows || x < 0 || x >= n.columns ? -1 : y * n.by_row + x * n.by_column;
 }
 
-INLINE void to_factors(Matrix M, int size, Sizes n, long i, const float *pixels, float *factors) {
+INLINE void to_factors(Matrix M, int side, int size, Sizes n, long i, const float *pixels, float *factors) {
     long tiles = n.down * n.across, all = n.images * tiles;
     for (long c = 0; c < n.channels; c += LANES) {
         long count = n.channels - c < LANES ? n.channels - c : LANES;
@@ -77,21 +100,23 @@ INLINE void to_factors(Matrix M, int size, Sizes n, long i, const float *pixels,
                     for (int l = 0; l < LANES; l++) t[y][x][l] = 0;
                 if (at >= 0) copy(t[y][x], pixels + i / tiles * n.by_image + at + c, count);
             }
-        product(M, 0, N, size, size, t, half);
-        product(M, 0, N, size, N, half, f);
-        for (int k = 0; k < N * N; k++) copy(factors + (k * all + i) * n.channels + c, f[k / N][k % N], count);
+        product(M, 0, side, size, size, t, half);
+        product(M, 0, side, size, side, half, f);
+        for (int k = 0; k < side * side; k++)
+            copy(factors + (k * all + i) * n.channels + c, f[k / side][k % side], count);
     }
 }
 
 /* Adds to the pixels, where tiles may overlap. */
-INLINE void from_factors(Matrix M, int size, Sizes n, long i, const float *factors, float *pixels) {
+INLINE void from_factors(Matrix M, int side, int size, Sizes n, long i, const float *factors, float *pixels) {
     long tiles = n.down * n.across, all = n.images * tiles;
     for (long c = 0; c < n.channels; c += LANES) {
         long count = n.channels - c < LANES ? n.channels - c : LANES;
         Tile t, half, f;
-        for (int k = 0; k < N * N; k++) copy(f[k / N][k % N], factors + (k * all + i) * n.channels + c, count);
-        product(M, 1, size, N, N, f, half);
-        product(M, 1, size, N, size, half, t);
+        for (int k = 0; k < side * side; k++)
+            copy(f[k / side][k % side], factors + (k * all + i) * n.channels + c, count);
+        product(M, 1, size, side, side, f, half);
+        product(M, 1, size, side, size, half, t);
         for (int y = 0; y < size; y++)
             for (int x = 0; x < size; x++) {
                 long at = place(n, i, y, x);
@@ -101,17 +126,20 @@ INLINE void from_factors(Matrix M, int size, Sizes n, long i, const float *facto
 }
 
 /* The loops are written for each matrix: a loop that threads share is a function of its own, which must see constants. */
-#define MAPS(NAME, MATRIX, SIZE)                                                                                       \
-    void NAME##_to_factors(Sizes n, const float *pixels, float *factors) {                                             \
+#define MAPS(KIND, TILE, SIZE)                                                                                         \
+    void KIND##_to_factors_##TILE(Sizes n, const float *pixels, float *factors) {                                      \
         _Pragma("omp parallel for") for (long i = 0; i < n.images * n.down * n.across; i++)                            \
-            to_factors(MATRIX, SIZE, n, i, pixels, factors);                                                           \
+            to_factors(KIND##_##TILE, TILE + 2, SIZE, n, i, pixels, factors);                                          \
     }                                                                                                                  \
-    void NAME##_from_factors(Sizes n, const float *factors, float *pixels) {                                           \
+    void KIND##_from_factors_##TILE(Sizes n, const float *factors, float *pixels) {                                    \
         _Pragma("omp parallel for") for (long image = 0; image < n.images; image++)                                    \
             for (long i = 0; i < n.down * n.across; i++)                                                               \
-                from_factors(MATRIX, SIZE, n, image * n.down * n.across + i, factors, pixels);                         \
+                from_factors(KIND##_##TILE, TILE + 2, SIZE, n, image * n.down * n.across + i, factors, pixels);        \
     }
 
-MAPS(input, INPUT, 6)
-MAPS(weight, WEIGHT, 3)
-MAPS(output, OUTPUT, 4)
+MAPS(INPUT, 4, 6)
+MAPS(WEIGHT, 4, 3)
+MAPS(OUTPUT, 4, 4)
+MAPS(INPUT, 6, 8)
+MAPS(WEIGHT, 6, 3)
+MAPS(OUTPUT, 6, 6)

@@ -1,17 +1,17 @@
 """3x3 convolution with a quarter of the multiplications: Winograd's minimal filtering (Lavin and Gray 2016).
 
 The plain twin is `torch.nn.functional.conv2d`. The result is cut into tiles of 4x4 pixels, each of which depends on 6x6
-pixels of the image. Both, and the kernel, are turned into 36 factors, of which those with the same number are
-multiplied as matrices from channels to channels:
+pixels of the image, or of 6x6, which depend on 8x8. Both, and the kernel, are turned into 36 or 64 factors, of which
+those with the same number are multiplied as matrices from channels to channels:
 
     x̂ [f bt c] = B'xB,   ŵ [f o c] = GwG',   ŷ[f] = x̂[f] ŵ[f]',   y = A'ŷA          t running over the tiles of an image
 
-That is 36 products for 16 pixels instead of 144. Gradients are the adjoint maps. The transforms are loops in C, each
+That is 36 products for 16 pixels instead of 144, or 64 for 36 instead of 324. Gradients are the adjoint maps. The transforms are loops in C, each
 one pass over memory (`tiles.c`); where there are none, `phase_conv.py` does such convolutions.
 """
 
 import ctypes
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -20,8 +20,8 @@ from torch.autograd.function import once_differentiable
 
 from torchcaps.kernels import native, workspace
 
-TILE, FACTORS = 4, 36
-Kind = Literal["input", "weight", "output"]
+TILES = (4, 6)
+Kind = Literal["INPUT", "WEIGHT", "OUTPUT"]
 
 
 class _Sizes(ctypes.Structure):
@@ -38,14 +38,28 @@ def supports(x: Float[Tensor, "b c h w"], weight: Float[Tensor, "o c kh kw"], st
     return fitting and native.library("tiles") is not None
 
 
-def products(outputs: tuple[int, int]) -> int:
-    """For each pair of channels."""
-    down, across = _tiles(outputs)
-    return FACTORS * down * across
+class Cut(NamedTuple):
+    """A result in tiles of `tile` pixels a side."""
+
+    tile: int
+    down: int
+    across: int
+
+    @property
+    def factors(self) -> int:
+        """Of a tile."""
+        return (self.tile + 2) ** 2
+
+    @property
+    def products(self) -> int:
+        """For each pair of channels."""
+        return self.factors * self.down * self.across
 
 
-def _tiles(outputs: tuple[int, int]) -> tuple[int, int]:
-    return -(-outputs[0] // TILE), -(-outputs[1] // TILE)
+def cut(outputs: tuple[int, int]) -> Cut:
+    """Into the tiles that take fewer products; the smaller ones, which round less, if both take as many."""
+    height, width = outputs
+    return min((Cut(tile, -(-height // tile), -(-width // tile)) for tile in TILES), key=lambda cut: cut.products)
 
 
 def winograd_conv2d(
@@ -55,21 +69,21 @@ def winograd_conv2d(
     return _Winograd.apply(x, weight, w_hat, padding)  # pyright: ignore[reportReturnType]
 
 
-def weight_factors(weight: Float[Tensor, "o c 3 3"]) -> Float[Tensor, "36 o c"]:
-    return _to_factors("weight", weight, (1, 1))
+def weight_factors(weight: Float[Tensor, "o c 3 3"], tile: int) -> Float[Tensor, "f o c"]:
+    return _to_factors("WEIGHT", weight, Cut(tile, 1, 1))
 
 
 class _Winograd(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, w_hat: Tensor | None, padding: int) -> Tensor:
         outputs = (x.shape[2] + 2 * padding - 2, x.shape[3] + 2 * padding - 2)
-        tiles = _tiles(outputs)
-        x_hat = _to_factors("input", x, tiles, padding)
+        tiles = cut(outputs)
+        x_hat = _to_factors("INPUT", x, tiles, padding)
         differentiated = w_hat is None
-        w_hat = weight_factors(weight) if w_hat is None else w_hat
-        y_hat = workspace.take(FACTORS, x_hat.shape[1], len(weight), like=x)
+        w_hat = weight_factors(weight, tiles.tile) if w_hat is None else w_hat
+        y_hat = workspace.take(tiles.factors, x_hat.shape[1], len(weight), like=x)
         torch.bmm(x_hat, w_hat.transpose(1, 2), out=y_hat)
-        y = _from_factors("output", y_hat, (len(x), len(weight), *outputs), tiles, pixel_major=True)
+        y = _from_factors("OUTPUT", y_hat, (len(x), len(weight), *outputs), tiles, pixel_major=True)
         workspace.give(y_hat)
         if differentiated:
             ctx.hats, ctx.shapes = (x_hat, w_hat), (x.shape, weight.shape)
@@ -84,15 +98,15 @@ class _Winograd(torch.autograd.Function):
         if ctx.hats is None:
             raise RuntimeError("this graph was freed by an earlier backward pass; use retain_graph=True there")
         (x_hat, w_hat), (x_shape, w_shape) = ctx.hats, ctx.shapes
-        y_hat = _to_factors("output", grad, ctx.tiles)
+        y_hat = _to_factors("OUTPUT", grad, ctx.tiles)
         grad_x = grad_w = None
         if ctx.needs_input_grad[0]:
             hat = torch.bmm(y_hat, w_hat, out=workspace.take(*x_hat.shape, like=grad))
-            grad_x = _from_factors("input", hat, x_shape, ctx.tiles, ctx.padding, ctx.pixel_major)
+            grad_x = _from_factors("INPUT", hat, x_shape, ctx.tiles, ctx.padding, ctx.pixel_major)
             workspace.give(hat)
         if ctx.needs_input_grad[1]:
             hat = torch.bmm(y_hat.transpose(1, 2), x_hat, out=workspace.take(*w_hat.shape, like=grad))
-            grad_w = _from_factors("weight", hat, w_shape, (1, 1))
+            grad_w = _from_factors("WEIGHT", hat, w_shape, Cut(ctx.tiles.tile, 1, 1))
             workspace.give(hat)
         workspace.give(y_hat)
         if not torch._C._autograd._get_current_graph_task_keep_graph():  # pyright: ignore[reportAttributeAccessIssue]
@@ -101,19 +115,19 @@ class _Winograd(torch.autograd.Function):
         return grad_x, grad_w, None, None
 
 
-def _to_factors(kind: Kind, x: Tensor, tiles: tuple[int, int], padding: int = 0) -> Float[Tensor, "36 bt c"]:
+def _to_factors(kind: Kind, x: Tensor, tiles: Cut, padding: int = 0) -> Float[Tensor, "f bt c"]:
     if x.stride(1) != 1:
         x = x.contiguous(memory_format=torch.channels_last)
-    factors = workspace.take(FACTORS, len(x) * tiles[0] * tiles[1], x.shape[1], like=x)
-    _loop(f"{kind}_to_factors")(_sizes(x, tiles, padding), *native.pointers(x, factors))
+    factors = workspace.take(tiles.factors, len(x) * tiles.down * tiles.across, x.shape[1], like=x)
+    _loop(f"{kind}_to_factors_{tiles.tile}")(_sizes(x, tiles, padding), *native.pointers(x, factors))
     return factors
 
 
 def _from_factors(
     kind: Kind,
-    factors: Float[Tensor, "36 bt c"],
+    factors: Float[Tensor, "f bt c"],
     shape: tuple[int, ...],
-    tiles: tuple[int, int],
+    tiles: Cut,
     padding: int = 0,
     pixel_major: bool = False,
 ) -> Float[Tensor, "b c h w"]:
@@ -123,7 +137,7 @@ def _from_factors(
         x = factors.new_zeros(h, w, b, c).permute(2, 3, 0, 1)
     else:
         x = factors.new_zeros(b, h, w, c).permute(0, 3, 1, 2)
-    _loop(f"{kind}_from_factors")(_sizes(x, tiles, padding), *native.pointers(factors, x))
+    _loop(f"{kind}_from_factors_{tiles.tile}")(_sizes(x, tiles, padding), *native.pointers(factors, x))
     return x
 
 
@@ -133,6 +147,6 @@ def _loop(name: str) -> Any:
     return library[name]
 
 
-def _sizes(x: Float[Tensor, "b c h w"], tiles: tuple[int, int], padding: int) -> _Sizes:
+def _sizes(x: Float[Tensor, "b c h w"], tiles: Cut, padding: int) -> _Sizes:
     b, c, h, w = x.shape
-    return _Sizes(b, h, w, c, x.stride(0), x.stride(2), x.stride(3), *tiles, -padding, TILE)
+    return _Sizes(b, h, w, c, x.stride(0), x.stride(2), x.stride(3), tiles.down, tiles.across, -padding, tiles.tile)

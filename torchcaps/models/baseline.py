@@ -14,6 +14,7 @@ from torchcaps.functional import present, standardise
 from torchcaps.layers import BatchNorm
 from torchcaps.models.backbones import CompactBackbone, NaturalBackbone
 from torchcaps.models.hub import Pretrained
+from torchcaps.models.window import Window
 from torchcaps.types import ModelOutput
 
 
@@ -23,6 +24,9 @@ class CNNConfig:
     classes: int = 10
     digits: int = 1
     design: Literal["mnist", "multimnist", "affnist", "compact", "natural", "smallnorb", "smallnorb-small"] = "mnist"
+    window: int | None = None
+    channels: int | None = None
+    """These two as in the capsule network whose backbone it shares."""
 
 
 def _mnist(image: tuple[int, int, int]) -> list[nn.Module]:
@@ -54,18 +58,18 @@ def _affnist(image: tuple[int, int, int]) -> list[nn.Module]:
     ]  # fmt: skip
 
 
-def _compact(image: tuple[int, int, int]) -> list[nn.Module]:
+def _compact(image: tuple[int, int, int], channels: int = 128) -> list[nn.Module]:
     """The backbone of the small capsule networks, and a hidden layer where those have their capsules."""
     return [
-        CompactBackbone(image, 128),
-        nn.Conv2d(128, 64, 3, bias=False), BatchNorm(64), nn.ReLU(),
+        CompactBackbone(image, channels),
+        nn.Conv2d(channels, 64, 3, bias=False), BatchNorm(64), nn.ReLU(),
         nn.Flatten(), nn.LazyLinear(512), nn.ReLU(),
     ]  # fmt: skip
 
 
-def _natural(image: tuple[int, int, int]) -> list[nn.Module]:
+def _natural(image: tuple[int, int, int], channels: int = 192) -> list[nn.Module]:
     """The backbone of the capsule networks for photographs, averaged over all places."""
-    return [NaturalBackbone(image, 192), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return [NaturalBackbone(image, channels), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 
 class Standardise(nn.Module):
@@ -110,7 +114,11 @@ class CNN(Pretrained, nn.Module):
     def __init__(self, config: CNNConfig) -> None:
         super().__init__()
         self.config = config
-        self.layers = nn.Sequential(*DESIGNS[config.design](config.image), nn.LazyLinear(config.classes))
+        seen, before = config.image, []
+        if config.window:
+            seen, before = (config.image[0], config.window, config.window), [Window(config.image, config.window)]
+        width = {"channels": config.channels} if config.channels else {}
+        self.layers = nn.Sequential(*before, *DESIGNS[config.design](seen, **width), nn.LazyLinear(config.classes))
         try:
             with torch.no_grad():
                 self.layers.eval()(torch.zeros(1, *config.image))

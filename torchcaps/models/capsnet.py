@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from torchcaps.data.sets import Batch
@@ -18,8 +18,9 @@ from torchcaps.losses import RECIPES, margin_loss, reconstruction_loss
 from torchcaps.models.backbones import BACKBONES
 from torchcaps.models.decoders import make_decoder
 from torchcaps.models.hub import Pretrained
+from torchcaps.models.window import Window
 from torchcaps.routing import options_of
-from torchcaps.types import ModelOutput
+from torchcaps.types import Capsules, ModelOutput
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class CapsNetConfig:
     classes: int = 10
     digits: int = 1
     """How many things one image shows: 2 for MultiMNIST."""
+    window: int | None = None
+    """Pixels a side of the part around the ink, where that is all it looks at."""
     backbone: Literal["paper", "compact", "natural"] = "paper"
     channels: int = 256
     primary_types: int = 32
@@ -50,7 +53,9 @@ class CapsNet(Pretrained, nn.Module):
         super().__init__()
         self.config = config
         official = config.recipe == "official"
-        self.backbone = BACKBONES[config.backbone](config.image, config.channels)
+        self.window = Window(config.image, config.window) if config.window else None
+        self.seen = (config.image[0], config.window, config.window) if config.window else config.image
+        self.backbone = BACKBONES[config.backbone](self.seen, config.channels)
         self.primary = PrimaryCaps(
             self.backbone.out_channels,
             config.primary_types,
@@ -65,7 +70,7 @@ class CapsNet(Pretrained, nn.Module):
         options = {**config.routing_options, **bias}
         children = self.grid[0] * self.grid[1] * self.grid[2]
         self.classes = DenseCaps(children, config.primary_dim, config.classes, config.dim, config.routing, **options)
-        self.decoder = make_decoder(config.decoder, config.classes * config.dim, config.image)
+        self.decoder = make_decoder(config.decoder, config.classes * config.dim, self.seen)
         if official:
             self._init_like_the_released_code()
 
@@ -73,32 +78,51 @@ class CapsNet(Pretrained, nn.Module):
         """Types, rows and columns of the primary capsules: child `i` is at `(type, y, x)` in this grid."""
         try:
             with torch.no_grad():
-                shape = self.primary.conv(self.backbone.eval()(torch.zeros(1, *self.config.image))).shape
+                shape = self.primary.conv(self.backbone.eval()(torch.zeros(1, *self.seen))).shape
         except RuntimeError:
-            raise UserError(f"images of {self.config.image[1:]} pixels are too small for this network") from None
+            raise UserError(f"images of {self.seen[1:]} pixels are too small for this network") from None
         self.backbone.train()
         return self.config.primary_types, shape[2], shape[3]
 
     def forward(
         self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None, trace: bool = False
     ) -> ModelOutput:
-        output = self.classes(self.primary(self.backbone(images)), trace)
-        return ModelOutput(
-            output.activations, output.poses, self.reconstruct(output.poses, output.activations, labels), output.trace
-        )
+        corner = self.corner(images)
+        output = self.classes(self.features(images, corner), trace)
+        pictures = self.reconstruct(output.poses, output.activations, labels, corner)
+        return ModelOutput(output.activations, output.poses, pictures, output.trace)
+
+    def corner(self, images: Float[Tensor, "b c h w"]) -> Int64[Tensor, "b 2"] | None:
+        """Top and left of the window through which it looks at each image, if it does."""
+        return None if self.window is None else self.window.corner(images)
+
+    def features(self, images: Float[Tensor, "b c h w"], corner: Int64[Tensor, "b 2"] | None = None) -> Capsules:
+        """The primary capsules."""
+        return self.primary(self.backbone(images if self.window is None else self.window(images, corner)))
+
+    def put_back(
+        self, pictures: Float[Tensor, "b k c y x"], corner: Int64[Tensor, "b 2"] | None = None
+    ) -> Float[Tensor, "b k c h w"]:
+        """What was drawn of the window, on an image of full size."""
+        return pictures if self.window is None else self.window.put_back(pictures, corner)
 
     def reconstruct(
         self,
         capsules: Float[Tensor, "b j d"],
         lengths: Float[Tensor, "b j"],
         labels: Int[Tensor, "b *k"] | None = None,
+        corner: Int64[Tensor, "b 2"] | None = None,
     ) -> Float[Tensor, "b *k c h w"] | None:
-        """What the labels' capsules see, or the longest capsules where no labels are given."""
+        """What the labels' capsules see, or the longest capsules where no labels are given.
+
+        `corner` is of the image that they come from; without it, the window is in the middle.
+        """
         if self.decoder is None:
             return None
         chosen = lengths.topk(self.config.digits, dim=1).indices if labels is None else labels
         several = chosen.ndim == 2 and not (labels is None and self.config.digits == 1)
         pictures = self.decoder(mask(capsules, chosen if chosen.ndim == 2 else chosen[:, None]))
+        pictures = self.put_back(pictures, corner)
         return pictures if several else pictures[:, 0]
 
     def loss(self, output: ModelOutput, batch: Batch) -> dict[str, Tensor]:

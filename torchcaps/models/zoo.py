@@ -28,9 +28,9 @@ class Entry:
     """Whether it sizes itself: `suited` says how."""
 
 
-def _compact(**fields: Any) -> CapsNetConfig:
+def _compact(channels: int = 128, **fields: Any) -> CapsNetConfig:
     return CapsNetConfig(
-        backbone="compact", channels=128, primary_types=4, decoder="conv", reconstruction_weight=0.007, **fields
+        backbone="compact", channels=channels, primary_types=4, decoder="conv", reconstruction_weight=0.007, **fields
     )
 
 
@@ -60,7 +60,7 @@ MODELS: dict[str, Entry] = {
     ),
     "capsnet-mnist-small": Entry(_compact(), "mnist", "trains in three minutes on a laptop", _FAST),
     "capsnet-multimnist-small": Entry(
-        _compact(image=(1, 36, 36), digits=2),
+        _compact(160, image=(1, 36, 36), digits=2, window=28),
         "multimnist",
         "takes overlapping digits apart after minutes on a laptop",
         _FAST,
@@ -71,7 +71,7 @@ MODELS: dict[str, Entry] = {
     ),
     "cnn-mnist-small": Entry(CNNConfig(design="compact"), "mnist", "capsnet-mnist-small without the capsules", _FAST),
     "cnn-multimnist-small": Entry(
-        CNNConfig(image=(1, 36, 36), digits=2, design="compact"),
+        CNNConfig(image=(1, 36, 36), digits=2, design="compact", window=28, channels=160),
         "multimnist",
         "capsnet-multimnist-small without the capsules",
         _FAST,

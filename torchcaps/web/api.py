@@ -13,7 +13,7 @@ from torchcaps.web.batching import Batcher
 from torchcaps.web.engine import Engine, Question, Vectors, encode
 from torchcaps.web.errors import Refused
 from torchcaps.web.limits import Limits, read_body
-from torchcaps.web.parsing import parse_image, parse_label, parse_labels, parse_object, parse_vectors
+from torchcaps.web.parsing import parse_corner, parse_image, parse_label, parse_labels, parse_object, parse_vectors
 from torchcaps.web.samples import load_samples
 from torchcaps.web.uploads import read_picture
 
@@ -64,7 +64,8 @@ class Api:
         body = await self._json(request)
         label = parse_label(body.get("label"), len(self.engine.labels))
         vectors = parse_vectors(body.get("vectors"), self.engine.dim or 0)
-        return JSONResponse(await self.decodings.ask(Vectors(label, vectors)))
+        corner = parse_corner(body.get("corner"), self.engine.window)
+        return JSONResponse(await self.decodings.ask(Vectors(label, vectors, corner)))
 
     async def routing(self, request: Request) -> Response:
         body = await self._json(request)

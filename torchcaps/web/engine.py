@@ -30,6 +30,8 @@ class Vectors(NamedTuple):
 
     label: int
     poses: Float[Tensor, "n d"]
+    corner: tuple[int, int] | None = None
+    """Of the window in the image that they come from; the one in the middle unless given."""
 
 
 class Question(NamedTuple):
@@ -69,6 +71,7 @@ class Engine:
             example = model(torch.zeros(1, *self.image))
         self.dim = None if example.capsules is None else example.capsules.shape[2]
         self.decoder: nn.Module | None = getattr(model, "decoder", None)
+        self.window = model.window if isinstance(model, CapsNet) else None
 
     def _find_baseline(self) -> str | None:
         if not isinstance(self.model, CapsNet):
@@ -113,6 +116,7 @@ class Engine:
     @torch.inference_mode()
     def look(self, images: list[Float[Tensor, "c h w"]]) -> list[dict[str, Any]]:
         output = self.model(torch.stack(images))
+        corners = self._corners(images)
         longest = output.lengths.topk(self.digits, dim=1).indices
         pictures = output.reconstruction
         if pictures is not None and pictures.ndim == 4:
@@ -123,9 +127,14 @@ class Engine:
                 "longest": longest[n].tolist(),
                 "capsules": None if output.capsules is None else rounded(output.capsules[n]),
                 "pictures": None if pictures is None else [encode(picture) for picture in pictures[n]],
+                "corner": corners[n],
             }
             for n in range(len(images))
         ]
+
+    def _corners(self, images: list[Float[Tensor, "c h w"]]) -> list[list[int]]:
+        """Top and left of what the network sees of each image."""
+        return [[0, 0]] * len(images) if self.window is None else self.window.corner(torch.stack(images)).tolist()
 
     @torch.inference_mode()
     def compare(self, images: list[Float[Tensor, "c h w"]]) -> list[dict[str, Any]]:
@@ -141,7 +150,12 @@ class Engine:
         labels = torch.tensor([request.label for request in requests]).repeat_interleave(torch.tensor(counts))
         layer = torch.zeros(sum(counts), len(self.labels), self.dim or 0)
         layer[torch.arange(len(layer)), labels] = torch.cat([request.poses for request in requests])
-        pictures = self.decoder(layer.flatten(1)[:, None])[:, 0]
+        pictures = self.decoder(layer.flatten(1)[:, None])
+        if self.window is not None:
+            middle = self.window.middle()
+            corners = torch.tensor([request.corner or middle for request in requests])
+            pictures = self.window.put_back(pictures, corners.repeat_interleave(torch.tensor(counts), 0))
+        pictures = pictures[:, 0]
         return [{"pictures": [encode(picture) for picture in part]} for part in pictures.split(counts)]
 
     @torch.inference_mode()
@@ -149,7 +163,8 @@ class Engine:
         """The first iterations of a routing do not depend on how many follow: each is shown as a routing of its own."""
         model = self.model
         assert isinstance(model, CapsNet)
-        children: Capsules = model.primary(model.backbone(torch.stack([question.image for question in questions])))
+        images = [question.image for question in questions]
+        children = model.features(torch.stack(images))
         predictions = votes(children.poses, model.classes.weight)
         steps: list[RoutingOutput] = []
         for iterations in range(1, ITERATIONS + 1):
@@ -161,8 +176,10 @@ class Engine:
                 break
             steps.append(output)
         usual = steps[min(model.classes.routing.iterations, len(steps)) - 1].activations
+        corners = self._corners(images)
         return [
             _explain(n, question.parents or usual[n].topk(self.digits).indices.tolist(), children, steps)
+            | {"corner": corners[n]}
             for n, question in enumerate(questions)
         ]
 

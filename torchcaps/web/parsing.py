@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchcaps.models.window import Window
 from torchcaps.web.errors import Refused
 
 MOST_VECTORS = 64
@@ -79,6 +80,17 @@ def parse_vectors(value: Any, dim: int) -> Float[Tensor, "n d"]:
         if not _is_list(vector, dim) or not all(_is_number(x) and abs(x) <= LARGEST_COMPONENT for x in vector):
             raise Refused(422, f"a vector must be {dim} numbers from -{LARGEST_COMPONENT:g} to {LARGEST_COMPONENT:g}")
     return torch.tensor(value, dtype=torch.float32)
+
+
+def parse_corner(value: Any, window: Window | None) -> tuple[int, int] | None:
+    """Where on the image to draw: top and left of the window, for a network that looks through one."""
+    if value is None or window is None:
+        return None
+    free = [size - window.side for size in window.image[1:]]
+    whole = _is_list(value, 2) and all(isinstance(x, int) and not isinstance(x, bool) for x in value)
+    if not whole or not all(0 <= x <= most for x, most in zip(value, free, strict=True)):
+        raise Refused(422, f"corner must be two whole numbers, from 0 to {free[0]} and to {free[1]}")
+    return value[0], value[1]
 
 
 def _is_list(value: Any, length: int) -> bool:

@@ -25,7 +25,7 @@ def placement(model: CapsNet, rows: int) -> Placement:
             kernel, stride, padding = (_first(value) for value in (module.kernel_size, module.stride, module.padding))
             padding = (kernel - 1) / 2 if module.padding == "same" else padding
             start, step = start + step * ((kernel - 1) / 2 - padding), step * stride
-    height = model.config.image[1]
+    height = model.seen[1]
     if start + step * (rows - 1) > height:
         return Placement(height / rows / 2 - 0.5, height / rows)
     return Placement(start, step)

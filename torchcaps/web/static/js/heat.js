@@ -57,9 +57,14 @@ export function drawHeat(canvas, view, kind, scale = SCALE, marked = -1) {
   });
 }
 
+// In pixels, along one axis of the image.
+export function centre(from, { start, step }, index) {
+  return from + start + 0.5 + index * step;
+}
+
 function corner(grid, place) {
   const [row, column] = [Math.floor(place / grid.columns), place % grid.columns];
-  return [grid.start + column * grid.step + 0.5 - grid.step / 2, grid.start + row * grid.step + 0.5 - grid.step / 2];
+  return [centre(grid.left, grid, column) - grid.step / 2, centre(grid.top, grid, row) - grid.step / 2];
 }
 
 export function describe({ about, answer, at, round, grid }, place) {

@@ -28,7 +28,9 @@ export class Routing {
 
   // What the drawings of this panel need to know.
   get view() {
-    const { state, see, answer, image, grid } = this;
+    const { state, see, answer, image } = this;
+    const [top, left] = answer.corner;
+    const grid = { ...this.grid, top, left };
     const at = Math.max(0, answer.parents.indexOf(see.chosen));
     const round = Math.min(state.round, answer.iterations.length) - 1;
     return { about: state.about, grid, answer, image, at, round, chosen: answer.parents[at], see };

@@ -2,6 +2,7 @@
 // Which patches are shown is decided by the last round, so that they stay in place while one steps through the rounds.
 
 import { $, format, hideTip, showTip, svg } from "./dom.js";
+import { centre } from "./heat.js";
 import { clamp } from "./layers.js";
 
 const HEIGHT = 300;
@@ -69,8 +70,8 @@ function chooseLeaves({ answer, grid }, shown, most) {
 
 function patch({ grid, about }, place, x, size, source) {
   const [, h, w] = about.image;
-  const centreX = grid.start + 0.5 + (place % grid.columns) * grid.step;
-  const centreY = grid.start + 0.5 + Math.floor(place / grid.columns) * grid.step;
+  const centreX = centre(grid.left, grid, place % grid.columns);
+  const centreY = centre(grid.top, grid, Math.floor(place / grid.columns));
   return svg(
     "svg",
     { x, y: HEIGHT - size - 6, width: size, height: size, viewBox: `${centreX - PATCH / 2} ${centreY - PATCH / 2} ${PATCH} ${PATCH}` },

@@ -48,13 +48,17 @@ export class Tweak extends EventTarget {
       row.classList.toggle("current", k === number);
     });
     if (!this.playing) $("play").textContent = `What does number ${number + 1} do?`;
-    this.single.ask({ label: this.see.chosen, vectors: [vector] });
-    this.strip.ask({ label: this.see.chosen, vectors: this.#along(steps(STRIP)) });
+    this.single.ask(this.#question([vector]));
+    this.strip.ask(this.#question(this.#along(steps(STRIP))));
     this.cells.forEach(({ button, nudge, caption }) => {
       caption.textContent = format(this.pose[number] + nudge);
       button.setAttribute("aria-label", `Set number ${number + 1} to ${caption.textContent}`);
       button.classList.toggle("current", Math.abs(nudges[number] - nudge) < RANGE / STRIP);
     });
+  }
+
+  #question(vectors) {
+    return { label: this.see.chosen, vectors, corner: this.see.answer.corner };
   }
 
   #along(nudges) {
@@ -127,7 +131,7 @@ export class Tweak extends EventTarget {
     const mine = this.playing;
     $("play").setAttribute("aria-pressed", "true");
     $("play").textContent = "Stop";
-    const answer = await post("decode", { label: this.see.chosen, vectors: this.#along(range) }).catch(() => null);
+    const answer = await post("decode", this.#question(this.#along(range))).catch(() => null);
     const pictures = answer ? answer.pictures.map(fromBase64) : [];
     const middle = (FRAMES - 1) / 2;
     for (let tick = 0; pictures.length && this.playing === mine && tick < 3 * 2 * (FRAMES - 1); tick++) {
