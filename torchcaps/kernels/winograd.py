@@ -1,4 +1,4 @@
-"""3x3 convolution with a quarter of the multiplications: Winograd's minimal filtering (Lavin and Gray 2016).
+"""3x3 convolution with a quarter or a fifth of the multiplications: Winograd's minimal filtering (Lavin and Gray 2016).
 
 The plain twin is `torch.nn.functional.conv2d`. The result is cut into tiles of 4x4 pixels, each of which depends on 6x6
 pixels of the image, or of 6x6, which depend on 8x8. Both, and the kernel, are turned into 36 or 64 factors, of which
@@ -6,8 +6,9 @@ those with the same number are multiplied as matrices from channels to channels:
 
     x̂ [f bt c] = B'xB,   ŵ [f o c] = GwG',   ŷ[f] = x̂[f] ŵ[f]',   y = A'ŷA          t running over the tiles of an image
 
-That is 36 products for 16 pixels instead of 144, or 64 for 36 instead of 324. Gradients are the adjoint maps. The transforms are loops in C, each
-one pass over memory (`tiles.c`); where there are none, `phase_conv.py` does such convolutions.
+That is 36 products for 16 pixels instead of 144, or 64 for 36 instead of 324. Gradients are the adjoint maps. The
+transforms are loops in C, each one pass over memory (`tiles.c`); where there are none, `phase_conv.py` does such
+convolutions.
 """
 
 import ctypes
