@@ -17,6 +17,7 @@ from torchcaps.errors import UserError
 from torchcaps.export import Record, export
 from torchcaps.images import read_pixels
 from torchcaps.models.zoo import create_model
+from torchcaps.transforms import place
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MODEL = "capsnet-mnist-small"
@@ -98,6 +99,21 @@ def test_a_program_answers_like_the_model_in_colour(tmp_path: Path) -> None:
     lengths = model(torch.stack([read_pixels(path, (3, 20, 24)) for path in paths])).lengths
     for line, path, row in zip(lines, paths, lengths, strict=True):
         assert line == f"{path}: {record.classes[int(row.argmax())]} ({row.max():.4f})"
+
+
+@pytest.mark.parametrize("kind", ["onnx", "torch"])
+def test_an_exported_window_follows_the_ink(kind: exporting.Format, tmp_path: Path) -> None:
+    model = create_model("capsnet-multimnist-small", pretrained=True).eval()
+    record = Record("capsnet-multimnist-small", "multimnist", (1, 36, 36), tuple("0123456789"), 2, 0.5, "resize")
+    path = tmp_path / "pairs"
+    export(model, record, kind, path)
+    pair = next(named.load_test_set("multimnist-mini", 1).batches(1)).images
+    images = place(pair.repeat(3, 1, 1, 1), torch.tensor([[0, 0], [3, -2], [-3, 4]]), 36, 36)
+    found = exporting._runner(kind, path.read_bytes())(images)
+    with torch.no_grad():
+        expected = model(images)
+    torch.testing.assert_close(found["lengths"], expected.lengths, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found["reconstruction"], expected.reconstruction, atol=1e-4, rtol=0)
 
 
 RECORD = Record("cnn-mnist", "mnist", (1, 28, 28), tuple("0123456789"), 1, 0.5, "digit")

@@ -109,10 +109,11 @@ def test_a_perturbation_moves_one_dimension_of_one_capsule(model: CapsNet) -> No
     assert pictures.shape == (16, 11, 1, 36, 36)
     with torch.no_grad():
         output = model(image[None])
-        unmoved = model.reconstruct(output.capsules, output.lengths, torch.tensor([[3]]))[0, 0]
+        corner = model.corner(image[None])
+        unmoved = model.reconstruct(output.capsules, output.lengths, torch.tensor([[3]]), corner)[0, 0]
         moved = output.capsules.clone()
         moved[0, 3, 5] -= 0.25
-        expected = model.reconstruct(moved, output.lengths, torch.tensor([[3]]))[0, 0]
+        expected = model.reconstruct(moved, output.lengths, torch.tensor([[3]]), corner)[0, 0]
     torch.testing.assert_close(pictures[:, 5], unmoved.expand(16, -1, -1, -1))
     torch.testing.assert_close(pictures[5, 0], expected)
     assert not torch.equal(pictures[5, 0], pictures[5, 5])

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torchcaps import __version__
 from torchcaps.errors import UserError
 from torchcaps.runs import write_bytes
+from torchcaps.transforms import place
 
 Format = Literal["onnx", "torch"]
 SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2"}
@@ -97,7 +98,12 @@ def export(model: nn.Module, record: Record, kind: Format, out: Path) -> dict[st
 
 
 def _example(image: tuple[int, int, int], batch: int) -> Float[Tensor, "b c h w"]:
-    return torch.rand(batch, *image, generator=torch.Generator().manual_seed(batch))
+    """Noise, pushed out of each image by up to a third in each direction."""
+    generator = torch.Generator().manual_seed(batch)
+    noise = torch.rand(batch, *image, generator=generator)
+    thirds = torch.tensor(image[1:]) // 3
+    pushed = (torch.rand(batch, 2, generator=generator) * (2 * thirds + 1)).long() - thirds
+    return place(noise, pushed, *image[1:])
 
 
 def _outputs(answering: Answering, record: Record) -> dict[str, list[int]]:

@@ -37,15 +37,17 @@ def place(
 
 
 def bounding_boxes(ink: Bool[Tensor, "n h w"]) -> Int64[Tensor, "n 4"]:
-    """Top, left, bottom, right of what is true, the last two exclusive; the whole image where nothing is.
+    """Top, left, bottom, right of what is true, the last two exclusive; where nothing is, the first two are the larger.
 
     >>> bounding_boxes(torch.tensor([[[False, False, True], [False, False, True]]]))
     tensor([[0, 2, 2, 3]])
     """
-    rows, columns = ink.any(2).byte(), ink.any(1).byte()
-    top, left = rows.argmax(1), columns.argmax(1)
-    bottom, right = rows.shape[1] - rows.flip(1).argmax(1), columns.shape[1] - columns.flip(1).argmax(1)
-    return torch.stack([top, left, bottom, right], 1)
+    first, last = [], []
+    for line in (ink.any(2), ink.any(1)):
+        at = torch.arange(line.shape[1], device=line.device)
+        first.append(torch.where(line, at, line.shape[1]).amin(1))
+        last.append(torch.where(line, at + 1, 0).amax(1))
+    return torch.stack([*first, *last], 1)
 
 
 def shift(images: Shaped[Tensor, "b c h w"], pixels: int, generator: Generator) -> Shaped[Tensor, "b c h w"]:

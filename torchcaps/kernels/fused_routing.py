@@ -30,7 +30,7 @@ from torchcaps.types import RoutingOutput
 BLOCK_BYTES = {"cpu": 5 << 19, "cuda": 1 << 26}
 BATCH_BLOCK = 256
 CHILD_BLOCK = 256
-MOST_PARENTS = 1024
+MOST_PARENTS = 256
 
 
 def supports(routing: Routing, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> TypeGuard[Dynamic]:
