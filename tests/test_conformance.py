@@ -265,7 +265,7 @@ def test_every_model_conforms(name: str) -> None:
     config = MODELS[name].config
     if isinstance(config, CNNConfig):
         side = 20 if config.design == "compact" else 8
-        overrides = {"image": (1, side, side)}
+        overrides = {"image": (1, side, side), "window": config.window and side - 4}
     else:
         known = {field.name for field in fields(config) if getattr(config, field.name) is not None}
         overrides = {key: value for key, value in SHRUNK.items() if key in known}
