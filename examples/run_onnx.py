@@ -18,6 +18,10 @@ def prepare(path, record):
     with Image.open(path) as file:
         file.draft(None, (2 * max(h, w), 2 * max(h, w)))
         picture = ImageOps.exif_transpose(file)
+    if picture.mode.startswith("I"):  # 16 bits of grey, of which files do not say how many are used: the values do
+        values = np.asarray(picture, dtype=np.float32)
+        top = next(top for top in (255, 4095, 65535, np.inf) if values.max() <= top)
+        picture = Image.fromarray((values * (255 / top)).round().astype(np.uint8))
     if picture.has_transparency_data:
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
     picture = picture.convert("L" if c == 1 else "RGB")

@@ -11,7 +11,17 @@ import sys
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
+
+
+def prepare(path, c, h, w):
+    """Upright, on white paper, at the size the network takes."""
+    with Image.open(path) as file:
+        picture = ImageOps.exif_transpose(file)
+    if picture.has_transparency_data:
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
+    picture = picture.convert("L" if c == 1 else "RGB")
+    return picture.resize((w, h), Image.Resampling.BILINEAR, reducing_gap=3.0)
 
 
 def main(program, *paths):
@@ -19,7 +29,7 @@ def main(program, *paths):
     model = torch.export.load(program, extra_files=extra).module()
     record = json.loads(extra["torchcaps.json"])
     c, h, w = record["image"]
-    pictures = [Image.open(path).convert("L" if c == 1 else "RGB").resize((w, h)) for path in paths]
+    pictures = [prepare(path, c, h, w) for path in paths]
     pixels = torch.from_numpy(np.stack(pictures)).float() / 255
     images = pixels[:, None] if c == 1 else pixels.permute(0, 3, 1, 2)
     with torch.no_grad():

@@ -11,6 +11,7 @@ from PIL import Image
 
 from torchcaps import data as named
 from torchcaps.cli import main
+from torchcaps.models.zoo import create_model
 
 
 def run(*arguments: str) -> None:
@@ -120,6 +121,11 @@ def test_bad_calls_are_refused_in_one_line(capsys: pytest.CaptureFixture[str], t
     assert "mnist" in refused(capsys, "train", "capsnet-mnist", "--data", "no-such-data", "--epochs", "1")
     assert "--epochs" in refused(capsys, "train", "capsnet-mnist")
     assert "more than 0" in refused(capsys, "train", "capsnet-mnist", "--epochs", "-1")
+    for name, value in (("epochs", "nan"), ("epochs", "inf"), ("max-seconds", "nan"), ("lr", "nan")):
+        assert "more than 0" in refused(capsys, "train", "capsnet-mnist", "--epochs", "1", f"--{name}", value)
+    for name in ("seed", "validation"):
+        assert "0 or more" in refused(capsys, "train", "capsnet-mnist", "--epochs", "1", f"--{name}", "-1")
+    assert "--pairs" in refused(capsys, "evaluate", "capsnet-multimnist-small", "--pairs", "0")
     assert "--no-such-option" in refused(capsys, "train", "capsnet-mnist", "--no-such-option")
     assert "no-such-command" in refused(capsys, "no-such-command")
     assert "run folder" in refused(capsys, "evaluate", str(tmp_path / "missing"))
@@ -147,6 +153,11 @@ def test_bad_images_are_refused_in_one_line(trained: Path, capsys: pytest.Captur
     text.write_text("this is not an image")
     for path, word in [(empty, "image"), (tiny, "1x1"), (cut, "image"), (text, "image"), (tmp_path / "no", "exist")]:
         assert word in refused(capsys, "predict", str(trained), str(path))
+
+
+def test_a_saved_model_is_not_taken_for_an_unfinished_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    create_model("cnn-mnist-small", channels=16).save_pretrained(tmp_path / "saved")
+    assert "from_pretrained" in refused(capsys, "predict", str(tmp_path / "saved"), "x.png")
 
 
 def test_a_run_with_another_routing_is_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,11 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +108,26 @@ def test_a_stream_is_answered_as_it_comes(place: Path) -> None:
                 assert line, process.stderr.read() if process.stderr else ""
         process.stdin.close()
         assert process.wait(30) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text")
+def test_names_of_files_are_any_bytes(place: Path, tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/caf\xe9.png"
+    shutil.copy(place / "images" / "dark" / "0.png", odd)
+    command = [sys.executable, "-m", "torchcaps", "predict", str(place / "run"), "-"]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    answer = subprocess.run(command, input=odd + b"\n", capture_output=True, env=environment, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+    assert odd in answer.stdout
+
+
+def test_a_stream_that_fails_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines() -> Iterator[str]:
+        yield "a\n"
+        raise ValueError("cut off")
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    assert [path for paths in as_they_come(lines(), BATCH) for path in paths] == ["a"]
 
 
 def test_lines_are_batched_when_they_rush() -> None:

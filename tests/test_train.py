@@ -135,6 +135,26 @@ def test_a_checkpoint_cut_short_leaves_the_one_before(tmp_path: Path) -> None:
     assert loaded[0]["x"].tolist() == [1, 1, 1]
 
 
+def test_a_checkpoint_of_the_same_step_cut_short_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.save({"x": torch.ones(3)}, {"step": 1})
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torchcaps.runs.write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.save({"x": torch.zeros(3)}, {"step": 1})
+    loaded = checkpoint.load()
+    assert loaded is not None
+    assert loaded[0]["x"].tolist() == [1, 1, 1]
+    checkpoint.save({"x": torch.full((3,), 2.0)}, {"step": 1})
+    assert len(list((tmp_path / "checkpoint").glob("*.safetensors"))) == 1, "what was left over is gone"
+
+
 def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:
     config = defaults_for("capsnet-mnist-small", **{**SMALL, "epochs": 0.1})
     hashes = [

@@ -5,6 +5,7 @@ torch. Errors are one line on standard error and exit code 2; with --json only t
 """
 
 import argparse
+import io
 import sys
 from typing import NoReturn
 
@@ -157,6 +158,7 @@ def _parser() -> Parser:
     demo = command("demo", "four minutes from nothing to a network that takes overlapping digits apart")
     demo.add_argument("--out", default="runs/demo", help="the run folder (default: runs/demo)")
     demo.add_argument("--max-seconds", type=float, default=240, help="how long to train (default: 240)")
+    json_flag(demo)
     return parser
 
 
@@ -196,6 +198,10 @@ def main(arguments: list[str] | None = None) -> None:
         from torchcaps.kernels.workspace import keep_freed_memory
 
         keep_freed_memory()
+        # Names of files are bytes, in whatever encoding: they pass through as they came.
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="surrogateescape")
         name = f"{args.command}_{args.action}" if args.command == "data" else args.command
         getattr(commands, name)(args)
     except UserError as error:

@@ -1,6 +1,7 @@
 """What each command does."""
 
 import json
+import math
 import os
 import sys
 from argparse import Namespace
@@ -92,10 +93,14 @@ def _new_training(args: Namespace) -> tuple[TrainConfig, dict[str, Any]]:
     if not args.model:
         raise UserError("which model? See 'torchcaps models'")
     entry = find(args.model)
-    for name in ("epochs", "max_seconds", "batch", "lr", "pairs", "iterations"):
+    for name in ("epochs", "max_seconds", "batch", "lr", "pairs", "iterations", "checkpoint_seconds"):
         value = getattr(args, name)
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < math.inf:
             raise UserError(f"--{name.replace('_', '-')} must be more than 0, not {value}")
+    for name in ("seed", "validation"):
+        value = getattr(args, name)
+        if value is not None and not 0 <= value < 2**63:
+            raise UserError(f"--{name} must be 0 or more, not {value}")
     if args.epochs is None and args.max_seconds is None:
         raise UserError("how long? Give --epochs N or --max-seconds S")
     fitted = fit_to_data(entry, args)
@@ -121,6 +126,8 @@ def _new_training(args: Namespace) -> tuple[TrainConfig, dict[str, Any]]:
 
 
 def evaluate(args: Namespace) -> None:
+    if args.pairs < 1:
+        raise UserError(f"--pairs must be at least 1, not {args.pairs}")
     model, name, data = _load(args.run)
     spec = named.find(args.data if args.data in named.DATA else data)
     if (spec.image, len(spec.classes)) != (model.config.image, model.config.classes):
@@ -135,7 +142,7 @@ def evaluate(args: Namespace) -> None:
 def predict(args: Namespace) -> None:
     model, _, data = _load(args.run)
     spec = named.find(data)
-    answers = predict_files(model, spec.classes, batches_of(args.images), _is_handwritten(spec))
+    answers = predict_files(model, spec.classes, batches_of(args.images), spec.handwritten)
     form = "json" if args.json else args.format
     for text in FORMATS[form](_readable(answers), spec.classes):
         sys.stdout.write(text)
@@ -158,10 +165,6 @@ def _readable(answers: Iterable[Row | UserError]) -> Iterator[Row]:
         print(f"torchcaps: {bad:,} of {good + bad:,} files could not be read", file=sys.stderr)
 
 
-def _is_handwritten(spec: named.DataSpec) -> bool:
-    return spec.files in ("mnist", "mnist-mini")
-
-
 def explain(args: Namespace) -> None:
     from torchcaps.explain import Explainer, to_json
     from torchcaps.report.explanation import explanation_page, page_names
@@ -170,8 +173,9 @@ def explain(args: Namespace) -> None:
     model, name, data = _load(args.run)
     spec = named.find(data)
     explainer = Explainer(model)
-    handwritten = _is_handwritten(spec)
-    images = [(str(path), open_image(path), read_pixels(path, model.config.image, handwritten)) for path in args.images]
+    images = [
+        (str(path), open_image(path), read_pixels(path, model.config.image, spec.handwritten)) for path in args.images
+    ]
     notes = []
     try:
         explainer.index = _pose_index(args.run, model, data)
@@ -184,7 +188,7 @@ def explain(args: Namespace) -> None:
         part = slice(None) if args.out else slice(number, number + 1)
         about = f"{name} on {named.title(data)}"
         page = explanation_page(found[part], spec.classes, about, rows[part], notes, explainer.index)
-        write_bytes(path, page.encode())
+        write_bytes(path, page.encode(errors="replace"))
     rows = [{**row, "page": str(pages[n % len(pages)]), "notes": notes} for n, row in enumerate(rows)]
     if args.json:
         return _print_json(rows)
@@ -211,7 +215,7 @@ def export(args: Namespace) -> None:
 
     model, name, data = _load(args.run)
     spec = named.find(data)
-    preparation = "digit" if _is_handwritten(spec) and model.config.image[0] == 1 else "resize"
+    preparation = "digit" if spec.handwritten and model.config.image[0] == 1 else "resize"
     record = Record(
         name, named.title(data), model.config.image, spec.classes, model.config.digits, NONE_OF_THESE, preparation
     )
@@ -237,7 +241,9 @@ def serve(args: Namespace) -> None:
     from torchcaps.web.server import serve as run_server
 
     model, name, data = _load(args.run)
-    run_server(model, name, data, port=args.port, open_browser=not args.no_open)
+    run = Path(args.run)
+    known = read_json(run / "result.json") if run.is_dir() else PRETRAINED[name]["scores"][data]
+    run_server(model, name, data, known.get("accuracy"), port=args.port, open_browser=not args.no_open)
 
 
 def bench(args: Namespace) -> None:
@@ -289,6 +295,8 @@ def demo(args: Namespace) -> None:
     print("Learning to take two overlapping handwritten digits apart.", file=sys.stderr)
     result = run_training(config, out)
     report = write_report(out)
+    if args.json:
+        return _print_json({**result, "run": str(out), "report": str(report)})
     print(f"{_score_line(result)} after {result['seconds']:.0f} s of training.")
     print(f"Look at it:   {report.resolve()}")
     print(f"Play with it: torchcaps serve {out}")

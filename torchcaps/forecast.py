@@ -134,7 +134,10 @@ def memory_available() -> int:
     except (OSError, StopIteration):
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
-        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{part}").read_text()) for part in ("max", "current"))
-        return min(free, limit - used)
+        group = Path("/sys/fs/cgroup")
+        limit, used = (int((group / f"memory.{part}").read_text()) for part in ("max", "current"))
+        parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        # What was read from files counts as used, but is given back as soon as somebody asks.
+        return min(free, limit - used + int(parts.get("inactive_file", 0)))
     except (OSError, ValueError):
         return free

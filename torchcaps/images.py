@@ -12,6 +12,8 @@ from torch import Tensor
 from torchcaps.errors import UserError
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".tif", ".tiff", ".bmp", ".gif"})
+FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF")
+"""Whatever a file is called: Pillow knows others, and hands some of them to other programs."""
 SMALLEST = 4
 MOST_PIXELS = 2**26
 """Decoded at once; a small file that unpacks to more would take the machine's memory."""
@@ -24,7 +26,7 @@ def open_image(path: str | Path, at_least: int | None = None) -> Image.Image:
     Where `at_least` so many pixels a side are enough, a large JPEG is decoded at a half, quarter or eighth of its size.
     """
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=FORMATS) as file:
             if at_least is not None:
                 file.draft(None, (at_least, at_least))
             _check_size(path, file.size)
@@ -32,6 +34,11 @@ def open_image(path: str | Path, at_least: int | None = None) -> Image.Image:
             picture = _eight_bits(file)
             with suppress(Exception):  # damaged EXIF data: the picture is taken as it lies
                 picture = ImageOps.exif_transpose(picture)
+            if picture.has_transparency_data:
+                white = Image.new("RGBA", picture.size, "white")
+                picture = Image.alpha_composite(white, picture.convert("RGBA"))
+            # Of a picture in Lab, Pillow makes no greys.
+            picture = picture.convert("RGB") if picture.mode == "LAB" else picture
     except UserError:
         raise
     except FileNotFoundError:
@@ -41,9 +48,6 @@ def open_image(path: str | Path, at_least: int | None = None) -> Image.Image:
     except Exception as error:
         # Decoders raise whatever a broken file makes them trip over, so that no list of exceptions would be complete.
         raise UserError(f"{path} cannot be read as an image: {' '.join(str(error).split())}") from None
-    if picture.has_transparency_data:
-        white = Image.new("RGBA", picture.size, "white")
-        picture = Image.alpha_composite(white, picture.convert("RGBA"))
     return picture
 
 

@@ -84,10 +84,12 @@ def as_they_come(lines: Iterable[str], most: int) -> Iterator[list[str]]:
     waiting: queue.Queue[str | None] = queue.Queue(4 * most)
 
     def read() -> None:
-        for line in lines:
-            if path := line.rstrip("\r\n"):
-                waiting.put(path)
-        waiting.put(None)
+        try:
+            for line in lines:
+                if path := line.rstrip("\r\n"):
+                    waiting.put(path)
+        finally:
+            waiting.put(None)
 
     threading.Thread(target=read, daemon=True).start()
     while (path := waiting.get()) is not None:

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import math
 import platform
 import subprocess
 import sys
@@ -57,9 +58,14 @@ def read_json(path: Path) -> Any:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
     """Save and return the SHA-256, which is kept elsewhere, so that a flipped bit does not go unnoticed."""
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    content, sha256 = _packed(tensors)
     write_bytes(path, content)
-    return hashlib.sha256(content).hexdigest()
+    return sha256
+
+
+def _packed(tensors: dict[str, Tensor]) -> tuple[bytes, str]:
+    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    return content, hashlib.sha256(content).hexdigest()
 
 
 def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
@@ -82,15 +88,19 @@ def write_rows(path: Path, rows: Rows) -> None:
 
 
 class Checkpoint:
-    """A small JSON file that names a large tensor file and its hash. Renaming the JSON is the moment of truth."""
+    """A small JSON file that names a large tensor file and its hash. Renaming the JSON is the moment of truth.
+
+    A tensor file is named after its content: also at the same step, none takes the place of the one that is pointed to.
+    """
 
     def __init__(self, run: Path) -> None:
         self.folder = run / "checkpoint"
         self.pointer = self.folder / "latest.json"
 
     def save(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        path = self.folder / f"step-{state['step']}.safetensors"
-        sha256 = write_tensors(path, tensors)
+        content, sha256 = _packed(tensors)
+        path = self.folder / f"step-{state['step']}-{sha256[:12]}.safetensors"
+        write_bytes(path, content)
         write_json(self.pointer, {"file": path.name, "sha256": sha256, **state})
         for old in self.folder.glob("*.safetensors"):
             if old != path:
@@ -125,6 +135,8 @@ def load_run(path: str | Path) -> tuple[Model, dict[str, Any]]:
     if not run.is_dir():
         raise UserError(f"{run} is not a run folder")
     config = read_json(run / "config.json")
+    if "train" not in config:
+        raise UserError(f"{run} is a saved model, not a run folder: from_pretrained reads it in Python")
     if not (run / "result.json").exists():
         raise UserError(f"{run} is not finished: go on with 'torchcaps train --resume --out {run}'")
     if (run / RECORD).exists():
@@ -145,15 +157,18 @@ def prolong(run: Path, budget: dict[str, float | None]) -> None:
     if not longer:
         return
     for name, value in longer.items():
+        if not math.isfinite(value):
+            raise UserError(f"--{name.replace('_', '-')} must be a number, not {value}")
         before = saved["train"][name]
         if before is None or value < before:
             reason = "was not given one" if before is None else f"has {before:g} already"
             raise UserError(f"--{name.replace('_', '-')} {value:g} does not prolong {run}, which {reason}")
     origin = read_json(run / "manifest.json")
     continued = [*origin.get("continued", []), " ".join(["torchcaps", *sys.argv[1:]])]
+    # The old result goes first: killed in between, the run is unfinished, not finished with another budget.
+    (run / "result.json").unlink(missing_ok=True)
     write_json(run / "config.json", {**saved, "train": {**saved["train"], **longer}})
     write_json(run / "manifest.json", {**origin, "continued": continued})
-    (run / "result.json").unlink(missing_ok=True)
 
 
 def manifest(config: dict[str, Any], data_hashes: dict[str, str]) -> dict[str, Any]:

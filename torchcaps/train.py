@@ -38,6 +38,7 @@ from torchcaps.optim import (
     set_learning_rate,
 )
 from torchcaps.progress import Reporter
+from torchcaps.routing import EM, Dynamic, Routing
 from torchcaps.runs import Checkpoint, Rows, manifest, model_config, read_json, write_json, write_rows, write_tensors
 from torchcaps.transforms import Augmentation
 
@@ -154,14 +155,14 @@ def load_task(config: TrainConfig) -> Task:
 
 
 def resolve_device(name: str) -> torch.device:
-    if name != "auto":
-        try:
-            return torch.empty(0, device=name).device
-        except (RuntimeError, AssertionError):
-            raise UserError(f"device '{name}' is not here; try --device auto") from None
-    if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-    return torch.device("cpu")
+    """The device of that name; of several GPUs the one that belongs to this process."""
+    wanted = name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda":
+        wanted = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+    try:
+        return torch.empty(0, device=wanted).device
+    except (RuntimeError, AssertionError):
+        raise UserError(f"device '{name}' is not here; try --device auto") from None
 
 
 def train(
@@ -184,7 +185,8 @@ def train(
         raise UserError(f"the batch of {config.batch} cannot be shared evenly among {world} processes")
     device = resolve_device(config.device)
     if world > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        # The clock is shared through the CPU also where gradients are not.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     torch.manual_seed(config.seed)
     model = create_model(config.model, **(overrides or {})).to(device)
     data = named.prepared(config.data, model.config.image, out)
@@ -250,7 +252,7 @@ def _loop(
     probe: Probe | None = None,
 ) -> None:
     device = next(state.model.parameters()).device
-    wrapped = DistributedDataParallel(state.model, broadcast_buffers=False) if world > 1 else state.model
+    wrapped = _parallel(state.model) if world > 1 else state.model
     total_steps = None if config.epochs is None else max(1, round(config.epochs * len(task.stream) / config.batch))
     steps_per_epoch = max(1, len(task.stream) // config.batch)
     began, last_save = time.perf_counter() - state.seconds, time.perf_counter()
@@ -294,6 +296,12 @@ def _loop(
     _watch(state, task, 1.0)
     if checkpoint:
         state.save(checkpoint)
+
+
+def _parallel(model: nn.Module) -> DistributedDataParallel:
+    """Not every routing reads poses and activations alike: some parameter of its layers may take no part in a loss."""
+    other = any(isinstance(part, Routing) and not isinstance(part, Dynamic | EM) for part in model.modules())
+    return DistributedDataParallel(model, broadcast_buffers=False, find_unused_parameters=other)
 
 
 def train_step(

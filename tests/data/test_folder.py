@@ -1,8 +1,10 @@
 """Your own images: any file, divided fairly, decoded once, recorded, and trained on by one command."""
 
 import json
+import os
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +150,7 @@ def test_a_table_of_paths_and_labels(tmp_path: Path, text: str) -> None:
         ("name,age\nx,3\n", "'path' and 'label'"),
         ("path,label\na.png,\n", "row 1"),
         ("path,label\na.png,x\na.png,y\n", "more than once"),
+        ('path,label\na.png,"12 inch\nb.png,y\nc.png,z\n', "not a row of a table"),
         ("path,label,split\na.png,x,later\nb.png,y,test\n", "'later'"),
         ("path,label,split\na.png,x,test\nb.png,y,test\n", "no images to train on"),
     ],
@@ -167,6 +170,43 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none" / "a").mkdir(parents=True)
     with pytest.raises(UserError, match="has no images"):
         list_images(tmp_path / "none")
+
+
+def test_for_testing_alone_one_class_will_do(tmp_path: Path) -> None:
+    make(tmp_path / "one", {"a": 3})
+    record = folder.load(str(folder.collect(str(tmp_path / "one"), (3, 8, 8), ("a", "b"))))
+    assert len(record.images("test")) == 3
+    (tmp_path / "t.csv").write_text("path,label,split\none/a/0.png,a,test\n")
+    assert len(folder.load(str(folder.collect(str(tmp_path / "t.csv"), (3, 8, 8), ("a", "b")))).images("test")) == 1
+
+
+def test_links_that_lead_back_or_nowhere_are_passed_over(tmp_path: Path) -> None:
+    root = make(tmp_path / "x", {"a": 3, "b": 3})
+    (root / "a" / "self").symlink_to(root / "a")
+    (root / "a" / "loop").symlink_to("loop")
+    (root / "b" / "gone").symlink_to(tmp_path / "gone")
+    assert len(list_images(root).files) == 6
+
+
+def test_names_that_are_not_utf_8_are_trained_on(tmp_path: Path) -> None:
+    root = make(tmp_path / "x", {"a": 6, os.fsdecode(b"caf\xe9"): 6})
+    (root / "a" / "0.png").rename(root / "a" / os.fsdecode(b"\xe9.png"))
+    record = collected(root)
+    assert sum(len(record.rows(split)) for split in SPLITS) == 12
+
+
+def test_a_record_of_other_images_or_from_elsewhere_is_refused(tmp_path: Path) -> None:
+    root = make(tmp_path / "x", {"a": 5, "b": 5})
+    path = folder.collect(str(root), (3, 8, 8))
+    same = named.find(str(path))
+    assert len(named.load_test_set(str(path), like=same)) > 0
+    with pytest.raises(UserError, match="other images or classes"):
+        named.load_test_set(str(path), like=replace(same, classes=("b", "a")))
+    odd = tmp_path / "odd" / folder.RECORD
+    odd.parent.mkdir()
+    odd.write_text(json.dumps({**json.loads(path.read_text()), "key": "../../elsewhere"}))
+    with pytest.raises(UserError, match="key"):
+        folder.load(str(odd))
 
 
 def test_classes_are_in_the_order_a_person_expects(tmp_path: Path) -> None:
@@ -370,6 +410,19 @@ def test_deep_greys_keep_their_shades_and_photographs_stand_upright(tmp_path: Pa
     exif[0x0112] = 6
     lying.save(tmp_path / "lying.jpg", exif=exif)
     assert open_image(tmp_path / "lying.jpg").size == (20, 40)
+
+
+def test_what_a_file_is_decides_who_reads_it(tmp_path: Path) -> None:
+    postscript = "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n"
+    (tmp_path / "x.png").write_text(postscript)
+    with pytest.raises(UserError, match="not an image that can be read"):
+        open_image(tmp_path / "x.png")
+
+
+def test_any_kind_of_colour_becomes_grey(tmp_path: Path) -> None:
+    for mode in ("LAB", "CMYK", "YCbCr"):
+        Image.new(mode, (16, 16)).save(tmp_path / f"{mode}.tif")
+        assert read_bytes(tmp_path / f"{mode}.tif", (1, 8, 8)).shape == (1, 8, 8)
 
 
 def test_a_bomb_is_refused_before_it_is_decoded(tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ def _attempt(path: str | Path, image: tuple[int, int, int], digits: bool) -> UIn
         return read_bytes(path, image, digits)
     except UserError as error:
         return error
+    except Exception as error:
+        # One odd picture among thousands is left out like one that cannot be read.
+        return UserError(f"{path} cannot be made an image of {image}: {' '.join(str(error).split())}")
 
 
 @dataclass

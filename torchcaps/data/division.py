@@ -32,7 +32,7 @@ def divide(files: Sequence[Labelled], copies: Mapping[str, str], shares: Mapping
     for label in sorted(classes):
         members = classes[label]
         count = sum(map(len, members))
-        seed = int.from_bytes(hashlib.sha256(label.encode()).digest()[:4])
+        seed = int.from_bytes(hashlib.sha256(label.encode(errors="surrogateescape")).digest()[:4])
         order = np.random.RandomState([SEED, seed]).permutation(len(members))
         left = [members[index] for index in order]
         for split, share in shares.items():

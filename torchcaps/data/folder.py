@@ -8,6 +8,7 @@ argument like the folder itself.
 import hashlib
 import json
 import os
+import re
 import sys
 import zlib
 from collections import Counter as Tally
@@ -77,8 +78,11 @@ class Collection:
     def _decode_again(self, split: str, rows: list[tuple[str, int]], path: Path) -> None:
         if not Path(self.root).is_dir():
             raise UserError(f"the images of this run are no longer at {self.root}: put them back, or use --data")
-        with Counter(self.name, len(rows)) as bar:
-            again = write_decoded([os.path.join(self.root, file) for file, _ in rows], self.image, path, bar, 0)
+        try:
+            with Counter(self.name, len(rows)) as bar:
+                again = write_decoded([os.path.join(self.root, file) for file, _ in rows], self.image, path, bar, 0)
+        except OSError as error:
+            raise UserError(f"cannot keep the decoded images in {path.parent}: {error.strerror or error}") from error
         if again.sha256 != self.sha256[split]:
             path.unlink()
             what = next(iter(again.unreadable.values()), f"the {split} images are not the ones this run began with")
@@ -97,7 +101,7 @@ class Collection:
     def save(self, path: Path) -> None:
         try:
             with written_whole(path) as file:
-                file.write((json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode())
+                file.write((json.dumps(asdict(self), indent=1) + "\n").encode())
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -116,6 +120,8 @@ def load(path: str) -> Collection:
 @lru_cache(maxsize=8)
 def _load(path: str, changed: int) -> Collection:
     fields: dict[str, Any] = json.loads(Path(path).read_bytes())
+    if not re.fullmatch("[0-9a-f]{32}", fields["key"]):
+        raise ValueError("its key is not one of ours")
     return Collection(**{**fields, "classes": tuple(fields["classes"]), "image": tuple(fields["image"])})
 
 
@@ -242,7 +248,7 @@ def _divided(listing: Listing, copies: dict[str, str], notes: list[str]) -> list
 
 
 def _for_testing(place: Path, classes: tuple[str, ...]) -> Listing:
-    listing = list_images(place)
+    listing = list_images(place, testing=True)
     unknown = sorted(set(listing.classes) - set(classes))
     if unknown:
         raise UserError(f"{place} has the class '{unknown[0]}', which this network does not know: {', '.join(classes)}")

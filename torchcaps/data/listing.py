@@ -60,12 +60,14 @@ def is_own(name: str) -> bool:
     return Path(name).is_dir() or Path(name).suffix.lower() == ".csv"
 
 
-def list_images(path: str | Path) -> Listing:
-    """What is in a folder or a CSV; nothing is opened yet."""
+def list_images(path: str | Path, testing: bool = False) -> Listing:
+    """What is in a folder or a CSV; nothing is opened yet. For `testing` alone, one class will do."""
     path = Path(path).expanduser().resolve()
     listing = _from_folder(path) if path.is_dir() else _from_csv(path)
     if not listing.files:
         raise UserError(f"{path} has no images: one sub-folder per class with {', '.join(sorted(SUFFIXES))} files")
+    if testing:
+        return listing
     if len(listing.classes) < 2:
         raise UserError(f"{path} has one class only ('{''.join(listing.classes)}'): at least two are needed")
     if listing.given_splits and "train" not in listing.given_splits:
@@ -77,21 +79,30 @@ def is_image(path: str) -> bool:
     return os.path.splitext(path)[1].lower() in SUFFIXES
 
 
-def files_below(folder: str | Path) -> Iterator[str]:
-    """The files in a folder and its sub-folders, in a natural order; hidden ones are passed over."""
+def files_below(folder: str | Path, above: frozenset[str] = frozenset()) -> Iterator[str]:
+    """The files in a folder and its sub-folders, in a natural order; hidden ones are passed over.
+
+    So are links that lead back to a folder `above` themselves.
+    """
+    above = above | {os.path.realpath(folder)}
     for entry in _entries(folder):
-        if entry.is_dir():
-            yield from files_below(entry.path)
-        else:
+        if not _is_folder(entry):
             yield entry.path
+        elif os.path.realpath(entry.path) not in above:
+            yield from files_below(entry.path, above)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Not so for a link that leads nowhere, or where one may not look."""
+    return os.path.isdir(entry.path)
 
 
 def _from_folder(root: Path) -> Listing:
-    folders = [entry for entry in _entries(root) if entry.is_dir()]
+    folders = [entry for entry in _entries(root) if _is_folder(entry)]
     splits = {entry.name: _SPLIT_NAMES.get(entry.name.lower()) for entry in folders}
     if "train" in splits.values() and None not in splits.values():
         classes = [(inner, splits[outer.name]) for outer in folders for inner in _entries(outer.path)]
-        classes = [(entry, split) for entry, split in classes if entry.is_dir()]
+        classes = [(entry, split) for entry, split in classes if _is_folder(entry)]
     else:
         classes = [(entry, None) for entry in folders]
     if not classes:
@@ -116,7 +127,11 @@ def _from_csv(path: Path) -> Listing:
         raise UserError(f"{path} cannot be read as a table in UTF-8: {error}") from None
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)
-    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), delimiter=delimiter) if any(row)]
+    table = csv.reader(text.splitlines(), delimiter=delimiter, strict=True)
+    try:
+        rows = [[cell.strip() for cell in row] for row in table if any(row)]
+    except csv.Error as error:
+        raise UserError(f"{path}: line {table.line_num} is not a row of a table: {error}") from None
     if not rows or len(rows[0]) < 2:
         raise UserError(f"{path} needs a column of paths and one of labels")
     header = [cell.lower() for cell in rows[0]]

@@ -39,7 +39,9 @@ def read(path: str | Path) -> dict[str, Value]:
     """
     path = Path(path)
     with reading(path) as file:
-        content = memoryview(file.read())
+        content = memoryview(file.read(LARGEST_ARRAY + 1))
+    if len(content) > LARGEST_ARRAY:
+        raise UserError(f"{path} is far too large for a data set")
     if bytes(content[:10]) == b"MATLAB 7.3":
         raise UserError(f"{path} is a version 7.3 file, which is HDF5: save it again with MATLAB's -v7")
     order = {b"IM": "<", b"MI": ">"}.get(bytes(content[126:128]))
@@ -112,6 +114,8 @@ def _array(data: memoryview, order: str, depth: int) -> tuple[str, Value]:
             return name, [_nested(elements, order, depth) for _ in range(math.prod(shape))]
         case kind if kind == STRUCT:
             fields = _field_names(elements, order)
+            if not fields and math.prod(shape) > 1:
+                raise DamagedError(f"{name!r} has many values of no fields")
             return name, [{field: _nested(elements, order, depth) for field in fields} for _ in range(math.prod(shape))]
     raise DamagedError(f"{name!r} is sparse, complex or an object")
 

@@ -53,6 +53,11 @@ class DataSpec:
     def canvas(self) -> tuple[int, int]:
         return self.image[1:]
 
+    @property
+    def handwritten(self) -> bool:
+        """Whether pictures of digits, on paper or on a screen, are to be prepared as MNIST's were."""
+        return self.files in ("mnist", "mnist-mini")
+
 
 _SHIFTED = (-2, 2)
 
@@ -122,10 +127,12 @@ def _own(path: str, image: tuple[int, int, int], classes: tuple[str, ...]) -> Da
 
 def prepared(name: str, image: tuple[int, int, int], run: Path) -> str:
     """The name under which a training knows its data: of your own images the record, the run's if it has one."""
-    if name in DATA or folder.is_record(name):
+    if name in DATA:
         return name
     kept = run / folder.RECORD
-    return str(kept if kept.exists() else folder.collect(name, image))
+    if kept.exists():
+        return str(kept)
+    return name if folder.is_record(name) else str(folder.collect(name, image))
 
 
 def _record(name: str) -> folder.Collection:
@@ -228,7 +235,7 @@ def for_training(
 
 
 def _augment(spec: DataSpec, chosen: Augmentation | None) -> Augment | None:
-    """The layout on the canvas, then what was chosen; a choice takes the place of mere shifts, but not of crops."""
+    """The layout on the canvas, then what was chosen: it takes the place of shifts and jitter, but not of crops."""
     low, high = spec.offsets
     layout = partial(_scatter, offsets=spec.offsets, canvas=spec.canvas, jitter=spec.jitter)
     if low == high == 0:
@@ -238,7 +245,8 @@ def _augment(spec: DataSpec, chosen: Augmentation | None) -> Augment | None:
         return layout
     if low == -high:
         return chosen
-    return lambda batch, generator: chosen(layout(batch, generator), generator)
+    crops = partial(layout, jitter=0.0)
+    return lambda batch, generator: chosen(crops(batch, generator), generator)
 
 
 def _scatter(
@@ -257,4 +265,8 @@ def load_test_set(name: str, pairs: int = TEST_PAIRS, like: DataSpec | None = No
     """
     if like is not None and name not in DATA and is_own(name):
         return folder.load(str(folder.collect(name, like.image, like.classes))).images("test")
+    if like is not None and folder.is_record(name):
+        record = find(name)
+        if (record.image, record.classes) != (like.image, like.classes):
+            raise UserError(f"{name} has other images or classes than this network was trained on")
     return for_testing(name, images(name, "test"), pairs)
