@@ -56,7 +56,7 @@ DRAWN: dict[str, Callable[[], Figure]] = {
         noise(3, 1, 28, 28), noise(3, 10), torch.tensor([[0], [1], [9]]), FASHION, margins=False
     ),
     "breakdown": lambda: figures.pair_breakdown(
-        dict.fromkeys(("both", "one", "none", "longest capsule is in the image", "second"), 1.0)
+        dict.fromkeys(("both", "one", "none", "first answer is in the image", "second"), 1.0)
     ),
     "misses": lambda: figures.class_misses(torch.full((10,), 1000), torch.arange(10) * 111, FASHION),
     "no misses": lambda: figures.class_misses(torch.full((10,), 1000), torch.zeros(10, dtype=torch.int64), DIGITS),

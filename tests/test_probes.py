@@ -40,8 +40,8 @@ def test_breakdown(answers: Answers) -> None:
     shares = probes.breakdown(answers)
     third = pytest.approx(1 / 3)
     assert [shares[name] for name in ("both digits right", "only one right", "neither right")] == [third] * 3
-    assert shares["longest capsule is in the image"] == pytest.approx(2 / 3)
-    assert shares["second longest is in the image"] == third
+    assert shares["first answer is in the image"] == pytest.approx(2 / 3)
+    assert shares["second answer is in the image"] == third
 
 
 def test_class_misses(answers: Answers) -> None:

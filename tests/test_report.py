@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from html_tags import Tags
 from PIL import Image
 
 from torchcaps.errors import UserError
-from torchcaps.figures.style import THEMES
+from torchcaps.figures.style import THEMES, style, to_png
 from torchcaps.report import write_report
 from torchcaps.report.page import Picture, Table, page, wilson
 from torchcaps.report.sections import Section, read_run, sections
@@ -82,6 +83,14 @@ def test_without_a_decoder_only_what_applies(tmp_path: Path) -> None:
         assert {section.name for section in chosen} == expected
         assert [part.title for part in parts if isinstance(part, Table)] == ["Class by class"]
         assert ("class capsule" in chosen[0].about) == (run == capsules)
+
+
+def test_dollar_signs_in_names_are_no_formulas(digits: Path) -> None:
+    run = replace(read_run(digits), classes=("$", "$$", "$$$", *"3456789"))
+    for part in sections(run):
+        if isinstance(part, Section) and callable(part.content):
+            with style():
+                to_png(part.content())
 
 
 def test_the_page_is_one_file_that_asks_for_no_other(pairs: Path) -> None:

@@ -167,15 +167,15 @@ def worst(answers: Answers, count: int) -> list[int]:
 
 
 def breakdown(answers: Answers) -> dict[str, float]:
-    """For images of two digits: how many were found, and how often the longest and second longest capsule are right."""
+    """For images of two digits: how many were found, and how often the first and the second answer are right."""
     found = answers.hits
     ranked = (answers.predicted.unsqueeze(2) == answers.labels.unsqueeze(1)).any(2).float().mean(0)
     return {
         "both digits right": (found == 2).float().mean().item(),
         "only one right": (found == 1).float().mean().item(),
         "neither right": (found == 0).float().mean().item(),
-        "longest capsule is in the image": ranked[0].item(),
-        "second longest is in the image": ranked[1].item(),
+        "first answer is in the image": ranked[0].item(),
+        "second answer is in the image": ranked[1].item(),
     }
 
 

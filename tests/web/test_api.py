@@ -11,11 +11,14 @@ import torch
 from conftest import running
 from PIL import Image
 
+from torchcaps.data.folder import collect
+from torchcaps.data.sets import ImageSet
 from torchcaps.functional import mask
 from torchcaps.images import to_pixels
 from torchcaps.models.zoo import create_model
 from torchcaps.web.engine import Engine, Question, spread
 from torchcaps.web.receptive import placement
+from torchcaps.web.samples import MOST_BYTES, _pack
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +143,25 @@ def test_a_picture_becomes_pixels(client, kind):
     file.seek(0)
     expected = to_pixels(Image.open(file), (1, 36, 36), digits=True)
     torch.testing.assert_close(decoded(answer.json()["image"], (1, 36, 36)), expected, atol=1 / 255, rtol=0)
+
+
+def test_own_digits_are_not_prepared_as_mnist(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHCAPS_DATA", str(tmp_path / "cache"))
+    for digit in range(10):
+        (tmp_path / "own" / str(digit)).mkdir(parents=True)
+        for n in range(3):
+            Image.new("L", (36, 36), 255 - 10 * digit - n).save(tmp_path / "own" / str(digit) / f"{n}.png")
+    record = str(collect(str(tmp_path / "own"), (1, 36, 36)))
+    with running(Engine(model, "mine", record, 0.75)) as address, httpx.Client(base_url=address, timeout=60) as client:
+        assert client.get("/api/model").json()["accuracy"] == 0.75
+        answer = client.post("/api/picture", content=(tmp_path / "own/0/0.png").read_bytes())
+    assert decoded(answer.json()["image"], (1, 36, 36)).min() == 1, "white paper stays white"
+
+
+def test_there_are_as_many_samples_as_a_page_can_take():
+    images = torch.zeros(100, 3, 224, 224, dtype=torch.uint8)
+    packed = _pack(ImageSet("large", images, torch.arange(100) % 5, tuple("abcde")))
+    assert len(packed["labels"]) == 5 * (MOST_BYTES // (5 * images[0].numel()))
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,8 @@ def test_tweak(page):
     expect(page.locator("#play")).to_have_text("Stop")
     moving = page.evaluate(PIXELS % "#tweaked")
     changed(page, PIXELS % "#tweaked", moving)
-    page.locator("#play").click()
+    page.locator(".bar").nth(4).click()
+    expect(page.locator("#play")).to_have_text("What does number 3 do?")
     page.get_by_role("button", name="Reset").click()
     expect(page.locator("#tweaked-caption")).to_contain_text("as it is")
     changed(page, PIXELS % "#tweaked", page.evaluate("() => []"))
@@ -149,12 +150,28 @@ def test_upload(page):
     page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"this is not a picture"})
     expect(page.get_by_role("alert")).to_contain_text("cannot be read as a picture")
     page.troubles.clear()  # Chromium logs the 422 that was asked for
+    page.get_by_role("button", name="Shuffle").click()
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.get_by_role("slider", name="Number 3", exact=True).fill("0.4")
+    page.wait_for_function("() => location.hash.includes('nudges=')")
     file = io.BytesIO()
     Image.radial_gradient("L").resize((36, 36)).save(file, "PNG")
     page.set_input_files("#file", {"name": "light.png", "mimeType": "image/png", "buffer": file.getvalue()})
     expect(page.get_by_role("alert")).to_be_hidden()
     page.wait_for_function("() => location.hash.includes('ink=')")
+    assert "nudges=" not in page.url, "another picture's capsule has not been tweaked"
     assert len(set(page.evaluate(PIXELS % "#canvas"))) > 50
+
+
+def test_the_skip_link_leaves_the_composition(page):
+    page.get_by_role("button", name="Shuffle").click()
+    page.evaluate("() => { window.isSame = true; }")
+    before = page.evaluate(PIXELS % "#canvas")
+    page.locator("a.skip").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(500)
+    assert page.evaluate("() => window.isSame") is True
+    assert page.evaluate(PIXELS % "#canvas") == before
 
 
 def test_a_shared_address_brings_everything_back(browser, address, page):

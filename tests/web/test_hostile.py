@@ -188,6 +188,8 @@ def test_a_failure_says_nothing_about_this_machine(model, monkeypatch):
     with running(engine) as address:
         answer = httpx.post(f"{address}/api/look", json={"image": BLANK})
     assert answer.status_code == 500
+    assert answer.headers["cache-control"] == "no-store"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert answer.json() == {"error": "something went wrong in the server; its terminal says what"}
 
 

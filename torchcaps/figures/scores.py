@@ -106,6 +106,6 @@ def reliability(bins: Reliability) -> Figure:
     upper.set(ylim=(0, 1.05), xlim=(0, 1), yticks=[0, 0.5, 1], yticklabels=["0", "50 %", "100 %"])
     upper.set_title("answers that are right")
     lower.bar(centres, bins.count.numpy() / max(int(bins.count.sum()), 1), width=0.92 / count, color=muted)
-    lower.set(ylim=(0, 1.05), yticks=[0, 1], yticklabels=["0", "100 %"], xlabel="length of the answer's capsule")
+    lower.set(ylim=(0, 1.05), yticks=[0, 1], yticklabels=["0", "100 %"], xlabel="how sure the answer is")
     lower.set_title("share of the answers")
     return figure

@@ -16,7 +16,7 @@ def write_report(run: Path) -> Path:
     report = run / "report.html"
     details = {"Configuration": finished.config, "Result": finished.result, "Manifest": finished.manifest}
     texts = {title: json.dumps(value, indent=2, ensure_ascii=False) for title, value in details.items()}
-    write_bytes(report, page(finished.result, finished.manifest, parts, texts).encode())
+    write_bytes(report, page(finished.result, finished.manifest, parts, texts).encode(errors="replace"))
     return report
 
 

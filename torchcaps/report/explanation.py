@@ -90,7 +90,7 @@ def _seen(one: Explanation, classes: Sequence[str]) -> str:
     channels = {1: "grey", 3: "in colour"}.get(c, f"{c} channels")
     cells = [
         _cell(thumbnail(one.original), "the picture", pixelated=max(one.original.size) <= 64),
-        _cell(png(rgb(one.pixels)), f"as it is seen: {w}x{h}, {channels}"),
+        _cell(png(rgb(one.pixels)), f"as it is given: {w}x{h}, {channels}"),
     ]
     drawn = [(classes[view.label], view.picture) for view in one.answers if view.picture is not None]
     about = "The picture as it came and as it goes into the network."
@@ -125,7 +125,9 @@ def _bars(one: Explanation, classes: Sequence[str]) -> str:
 
 def _heat(one: Explanation, classes: Sequence[str]) -> str:
     views = [*one.answers, *one.runners_up]
-    least, most = min(float(view.heat.min()) for view in views), max(float(view.heat.max()) for view in views)
+    # Nothing is routed from where nothing is seen, such as outside a window: the scale begins where something is.
+    some = torch.cat([view.heat[view.heat > 0] for view in views])
+    least, most = (float(some.min()), float(some.max())) if len(some) else (0.0, 0.0)
     cells = [
         _cell(png(heated(one.pixels, view.heat, least, most)), f"to “{classes[view.label]}”", pixelated=False)
         for view in views

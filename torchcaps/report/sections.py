@@ -63,6 +63,16 @@ class FinishedRun:
         """A CNN has none."""
         return self.config["model"]["kind"] != "cnn"
 
+    @property
+    def margins(self) -> bool:
+        """Whether the loss wants lengths beyond fixed margins; that of matrix capsules compares activations."""
+        return self.config["model"]["kind"] == "capsnet"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes for matplotlib, which takes what is between two dollar signs for a formula."""
+        return tuple(name.replace("$", r"\$") for name in self.classes)
+
 
 def read_run(run: Path) -> FinishedRun:
     model, config = load_run(run)
@@ -130,7 +140,7 @@ def _segmentations(run: FinishedRun) -> Iterator[Section]:
         " where both put ink. L are the labels, R the capsules decoded; R:P marks a wrong prediction, * a digit that"
         " is neither label nor prediction and should find nothing to redraw. The first test pairs of each kind."
     )
-    yield Section("segmentation", "Two digits, taken apart", about, partial(figures.segmentations, items, run.classes))
+    yield Section("segmentation", "Two digits, taken apart", about, partial(figures.segmentations, items, run.names))
 
 
 def _reconstructions(run: FinishedRun) -> Iterator[Section]:
@@ -140,12 +150,12 @@ def _reconstructions(run: FinishedRun) -> Iterator[Section]:
         "The input above, what one capsule redraws of it below, under (label, prediction, capsule decoded). The first"
         " test images that are right, then the first that are wrong, decoded from the label and from the prediction."
     )
-    draw = partial(figures.reconstructions, items, run.classes)
+    draw = partial(figures.reconstructions, items, run.names)
     yield Section("reconstructions", "What the capsules redraw", about, draw)
 
 
 def _animation(run: FinishedRun) -> Iterator[Section]:
-    """The one of the watched validation images that is redrawn best in the end."""
+    """The one of the watched images that is redrawn best in the end."""
     if run.watched is None or len(run.watched["frames"]) < 2:
         return
     frames = run.watched["frames"].float() / 255
@@ -156,8 +166,9 @@ def _animation(run: FinishedRun) -> Iterator[Section]:
     parts = [min(1.0, max((t / FRAMES) ** 2, t / max(steps, 1))) for t in range(len(frames))]
     moments = [(part, f"{part * seconds:,.0f} s of training, step {round(part * steps):,}") for part in parts]
     animation = figures.learning_gif(run.watched["images"][best], frames[:, best], moments, names)
+    kind = "validation" if run.config["train"]["validation"] else "training"
     about = (
-        "One validation image while the network learns: what its capsules redraw of it, from the first step to the last"
+        f"One {kind} image while the network learns: what its capsules redraw of it, from the first step to the last"
         " (of the eight images that are watched, the one redrawn best)."
     )
     yield Section("learning", "Learning to see it", about, animation)
@@ -189,16 +200,16 @@ def _lengths(run: FinishedRun) -> Section:
         batch.images,
         run.answers.lengths[numbers],
         batch.labels,
-        run.classes,
-        margins=run.capsules,
+        run.names,
+        margins=run.margins,
     )
     return Section("capsule-lengths", "How sure it is", about, draw)
 
 
 def _breakdown(run: FinishedRun) -> Section:
     about = (
-        "An image counts as right only if both digits are found; below, how often the longest and the second longest"
-        " capsule are in the image."
+        "An image counts as right only if both digits are found; below, how often the first and the second answer"
+        " are in the image."
     )
     shares = probes.breakdown(run.answers)
     return Section("breakdown", "Both, one or none", about, partial(figures.pair_breakdown, shares))
@@ -207,7 +218,7 @@ def _breakdown(run: FinishedRun) -> Section:
 def _misses(run: FinishedRun) -> Section:
     shown, missed = probes.class_misses(run.answers)
     about = "Of the test images that show a class, the share in which the network did not find it."
-    return Section("class-rates", "What is missed", about, partial(figures.class_misses, shown, missed, run.classes))
+    return Section("class-rates", "What is missed", about, partial(figures.class_misses, shown, missed, run.names))
 
 
 def _confusion(run: FinishedRun) -> Section:
@@ -216,7 +227,7 @@ def _confusion(run: FinishedRun) -> Section:
         " the more often. A dot rounds to nothing."
     )
     counts = metrics.confusion(*run.answers)
-    return Section("confusion", "What is taken for what", about, partial(figures.confusion_matrix, counts, run.classes))
+    return Section("confusion", "What is taken for what", about, partial(figures.confusion_matrix, counts, run.names))
 
 
 def _per_class(run: FinishedRun) -> Table:
@@ -234,12 +245,14 @@ def _per_class(run: FinishedRun) -> Table:
 
 def _reliability(run: FinishedRun) -> Section:
     bins = metrics.reliability(*run.answers)
-    what = (
-        "Lengths are no probabilities: the loss only asks for more than 0.9 where a class is there and less than 0.1"
-        " where it is not."
-        if run.capsules
-        else "The network's outputs were trained as probabilities."
-    )
+    what = "The network's outputs were trained as probabilities."
+    if run.capsules:
+        what = "Activations are no probabilities: the loss only asks that the right one exceeds all others by a margin."
+    if run.margins:
+        what = (
+            "Lengths are no probabilities: the loss only asks for more than 0.9 where a class is there and less than"
+            " 0.1 where it is not."
+        )
     about = (
         f"{what} Read as probabilities they are off by {bins.ece:.3f} on average (expected calibration error,"
         f" {metrics.BINS} bins). Bars are the share of answers of some length that are right (pale: of fewer than"
@@ -256,7 +269,7 @@ def _worst(run: FinishedRun) -> Iterator[Section]:
     redrawn = []
     if probes.reconstructs(run.model):
         redrawn = [probes.decode(run.model, batch.images, classes)[:, 0] for classes in (batch.labels, predicted)]
-    names = [[run.classes[int(k)] for k in column[:, 0]] for column in (batch.labels, predicted)]
+    names = [[run.names[int(k)] for k in column[:, 0]] for column in (batch.labels, predicted)]
     about = "The most confident mistakes, label → prediction" + (
         ", and what the capsule of either sees in the image." if redrawn else "."
     )
@@ -279,5 +292,5 @@ def _perturbations(run: FinishedRun, model: CapsNet) -> Section:
 def _pairs(run: FinishedRun) -> Section:
     batch = probes.pick(run.data, range(min(PAIRS, len(run.data))))
     about = "The first test pairs: the input, and the two digits it was made of, which the network never sees alone."
-    draw = partial(figures.example_pairs, batch.images, batch.targets, batch.labels, run.classes)
+    draw = partial(figures.example_pairs, batch.images, batch.targets, batch.labels, run.names)
     return Section("example-pairs", "The task", about, draw)

@@ -1,6 +1,7 @@
 """The JSON interface. docs/api.md is its manual."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from torchcaps import data as named
 from torchcaps.web.batching import Batcher
 from torchcaps.web.engine import Engine, Question, Vectors, encode
 from torchcaps.web.errors import Refused
@@ -27,6 +29,9 @@ class Api:
         self.engine, self.limits = engine, limits
         self.about = engine.about()
         self.samples = load_samples(engine.data)
+        self.handwritten = named.find(engine.data).handwritten
+        # An image in base64 is a third longer, and there are vectors beside it.
+        self.json_bytes = max(limits.json_bytes, 2 * math.prod(engine.image))
         compute = ThreadPoolExecutor(1, thread_name_prefix="model")
         self.pictures = ThreadPoolExecutor(1, thread_name_prefix="pictures")
         self.looks = Batcher(engine.look, compute)
@@ -74,9 +79,8 @@ class Api:
 
     async def picture(self, request: Request) -> Response:
         content = await read_body(request, self.limits.picture_bytes, self.limits.body_seconds)
-        digits = self.about["classes"] == [str(digit) for digit in range(10)]
         loop = asyncio.get_running_loop()
-        pixels = await loop.run_in_executor(self.pictures, read_picture, content, self.engine.image, digits)
+        pixels = await loop.run_in_executor(self.pictures, read_picture, content, self.engine.image, self.handwritten)
         return JSONResponse({"image": encode(pixels)})
 
     def _image(self, body: dict[str, Any]) -> Any:
@@ -86,4 +90,4 @@ class Api:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused(415, "the body must be JSON, with content-type application/json")
-        return parse_object(await read_body(request, self.limits.json_bytes, self.limits.body_seconds))
+        return parse_object(await read_body(request, self.json_bytes, self.limits.body_seconds))

@@ -16,6 +16,7 @@ from torchcaps.data.multimnist import RULES
 from torchcaps.functional import votes
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.pretrained import PRETRAINED
+from torchcaps.models.window import Window
 from torchcaps.models.zoo import MODELS, count_parameters, create_model
 from torchcaps.routing import route
 from torchcaps.types import Capsules, RoutingOutput
@@ -59,8 +60,8 @@ def _round(value: Any) -> Any:
 class Engine:
     """A model, and beside it the baseline whose weights fit the same images, if there is one."""
 
-    def __init__(self, model: nn.Module, name: str, data: str) -> None:
-        self.model, self.name, self.data = model.eval(), name, data
+    def __init__(self, model: nn.Module, name: str, data: str, accuracy: float | None = None) -> None:
+        self.model, self.name, self.data, self.accuracy = model.eval(), name, data, accuracy
         config: Any = model.config
         self.image: tuple[int, int, int] = config.image
         self.digits: int = config.digits
@@ -71,7 +72,7 @@ class Engine:
             example = model(torch.zeros(1, *self.image))
         self.dim = None if example.capsules is None else example.capsules.shape[2]
         self.decoder: nn.Module | None = getattr(model, "decoder", None)
-        self.window = model.window if isinstance(model, CapsNet) else None
+        self.window = next((layer for layer in model.modules() if isinstance(layer, Window)), None)
 
     def _find_baseline(self) -> str | None:
         if not isinstance(self.model, CapsNet):
@@ -101,7 +102,7 @@ class Engine:
         return {
             "name": self.name,
             "data": named.title(self.data),
-            "accuracy": PRETRAINED.get(self.name, {}).get("accuracy"),
+            "accuracy": self.accuracy,
             "parameters": count_parameters(self.model),
             "image": list(self.image),
             "classes": self.labels,

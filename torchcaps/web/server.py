@@ -19,7 +19,7 @@ from torchcaps.errors import UserError
 from torchcaps.web.api import Api
 from torchcaps.web.engine import Engine
 from torchcaps.web.errors import Refused
-from torchcaps.web.limits import Guard, Limits
+from torchcaps.web.limits import SECURITY_HEADERS, Guard, Limits
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -62,7 +62,9 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "something went wrong in the server; its terminal says what"}, 500)
+    # This answer alone is made outside of the guard, which gives all others their headers.
+    headers = {**SECURITY_HEADERS, "cache-control": "no-store"}
+    return JSONResponse({"error": "something went wrong in the server; its terminal says what"}, 500, headers)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -89,12 +91,18 @@ def make_server(app: Starlette) -> uvicorn.Server:
 
 
 def serve(
-    model: nn.Module, name: str, data: str, port: int = 8642, open_browser: bool = True, host: str = "127.0.0.1"
+    model: nn.Module,
+    name: str,
+    data: str,
+    accuracy: float | None = None,
+    port: int = 8642,
+    open_browser: bool = True,
+    host: str = "127.0.0.1",
 ) -> None:
     """Serve the playground until Ctrl-C. On another `host` than this machine, only that exact name is answered to."""
     if host in ("0.0.0.0", "::", ""):
         raise UserError("name the one address that others will use, such as 192.168.1.5, not all of them")
-    app = create_app(Engine(model, name, data), LOOPBACK | {host.lower()})
+    app = create_app(Engine(model, name, data, accuracy), LOOPBACK | {host.lower()})
     with listen(host, port) as listening:
         address = f"http://{host}:{listening.getsockname()[1]}/"
         print(f"The playground is at {address} (Ctrl-C ends it)", file=sys.stderr, flush=True)

@@ -31,7 +31,11 @@ export class Compose {
     this.#files();
     this.#drawing();
     this.handles = attachHandles($("handles"), this);
-    state.addEventListener("picture", () => this.render());
+    state.addEventListener("picture", () => {
+      if (this.refused) notice("");
+      this.refused = false;
+      this.render();
+    });
     state.addEventListener("selection", () => this.#showControls());
   }
 
@@ -234,15 +238,16 @@ export class Compose {
   async #read(file) {
     try {
       const { image } = await postFile("picture", file);
-      notice("");
       this.state.layers = [];
       this.state.ink = fromBase64(image);
       this.state.chosen = null;
+      this.state.nudges.fill(0);
       this.state.change("picture");
       announce("The picture was read.");
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
       notice(problem.message);
+      this.refused = true;
     }
   }
 }

@@ -1,7 +1,7 @@
 // A value for each place of the grid of primary capsules, drawn over the part of the image that it sits on.
 
 import { $, format, hideTip, make, showTip } from "./dom.js";
-import { BLUE } from "./pixels.js";
+import { BLUE, brightness } from "./pixels.js";
 
 const SCALE = 10;
 const COLD = [120, 150, 255];
@@ -37,8 +37,8 @@ export function drawHeat(canvas, view, kind, scale = SCALE, marked = -1) {
   context.fillStyle = "#000";
   context.fillRect(0, 0, canvas.width, canvas.height);
   for (let pixel = 0; pixel < h * w; pixel++) {
-    if (!image[pixel]) continue;
-    const grey = Math.round(image[pixel] * 0.55);
+    const grey = Math.round(brightness(image, pixel, h * w, c) * 0.55);
+    if (!grey) continue;
     context.fillStyle = `rgb(${grey},${grey},${grey})`;
     context.fillRect((pixel % w) * scale, Math.floor(pixel / w) * scale, scale, scale);
   }
@@ -93,6 +93,7 @@ export class Heat {
 
   show() {
     const view = this.getView();
+    if (!view) return;
     drawHeat(this.canvas, view, this.kind, SCALE, this.marked);
     const [from, top] = [middle(view, this.kind), largest(view, this.kind)];
     this.scale.textContent = `${format(from)} … ${format(from + top)}`;
@@ -108,6 +109,7 @@ export class Heat {
 
   #point(event) {
     const view = this.getView();
+    if (!view) return;
     const { grid } = view;
     const box = this.canvas.getBoundingClientRect();
     const [, h, w] = this.about.image;
@@ -122,9 +124,10 @@ export class Heat {
 
   #key(event) {
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-    if (!step) return;
+    const view = this.getView();
+    if (!step || !view) return;
     event.preventDefault();
-    const { rows, columns } = this.getView().grid;
+    const { rows, columns } = view.grid;
     const row = this.marked < 0 ? 0 : Math.floor(this.marked / columns) + step[0];
     const column = this.marked < 0 ? 0 : (this.marked % columns) + step[1];
     this.#mark(Math.min(rows - 1, Math.max(0, row)) * columns + Math.min(columns - 1, Math.max(0, column)));

@@ -22,7 +22,8 @@ async function start() {
   introduce(about);
   if (!state.fromAddress(location.hash.slice(1))) state.layers = firstLayers(state);
   state.dispatchEvent(new Event("picture"));
-  window.addEventListener("hashchange", () => location.reload());
+  // Another state was pasted into the address; the skip link's own fragment is no state.
+  window.addEventListener("hashchange", () => location.hash.includes("=") && location.reload());
   document.documentElement.dataset.ready = "true";
 }
 

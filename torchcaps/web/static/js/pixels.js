@@ -41,7 +41,7 @@ export function paintTinted(canvas, [c, h, w], picture, colour) {
   });
 }
 
-function brightness(picture, at, size, channels) {
+export function brightness(picture, at, size, channels) {
   return channels === 3 ? (picture[at] + picture[at + size] + picture[at + 2 * size]) / 3 : picture[at];
 }
 

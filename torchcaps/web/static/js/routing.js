@@ -15,8 +15,8 @@ export class Routing {
     this.grid = state.about.routing.grid;
     this.channel = new Channel("routing", (answer, image) => this.#receive(answer, image), notice);
     this.maps = [
-      new Heat($("coupling"), state.about, "coupling", () => this.view),
-      new Heat($("agreement"), state.about, "agreement", () => this.view),
+      new Heat($("coupling"), state.about, "coupling", () => this.answer && this.view),
+      new Heat($("agreement"), state.about, "agreement", () => this.answer && this.view),
     ];
     this.frames = [1, 2, 3, 4, 5].map((round) => this.#frame(round));
     $("film").append(...this.frames.map((frame) => frame.label));

@@ -19,6 +19,7 @@ export class See extends EventTarget {
     this.tiles = this.#makeTiles();
     state.addEventListener("picture", () => this.look());
     state.addEventListener("choice", () => this.#mark());
+    if (!state.about.decoder) $("see-says").textContent = "Each bar is how surely a capsule finds its class there.";
     if (!state.about.dimensions) $("see-says").textContent = "Each bar is how probable the network finds a class. This network has no capsules to look into.";
   }
 

@@ -21,7 +21,7 @@ export class Tweak extends EventTarget {
     this.cells = steps(STRIP).map((nudge) => this.#cell(nudge));
     $("strip").append(...this.cells.map((cell) => cell.button));
     $("reset").addEventListener("click", () => this.#reset());
-    $("play").addEventListener("click", () => (this.playing ? this.#stop() : this.#play()));
+    $("play").addEventListener("click", () => (this.playing ? this.#stop() : see.answer && this.#play()));
     see.addEventListener("look", () => this.show());
     state.addEventListener("choice", () => this.show());
     $("tweak").hidden = false;
@@ -33,6 +33,7 @@ export class Tweak extends EventTarget {
 
   show() {
     if (!this.see.answer) return;
+    if (this.playing && !this.#isPlayed(this.playing)) return this.#stop();
     const { nudges, number, about } = this.state;
     const label = about.classes[this.see.chosen];
     const vector = this.pose.map((value, k) => value + nudges[k]);
@@ -55,6 +56,11 @@ export class Tweak extends EventTarget {
       button.setAttribute("aria-label", `Set number ${number + 1} to ${caption.textContent}`);
       button.classList.toggle("current", Math.abs(nudges[number] - nudge) < RANGE / STRIP);
     });
+  }
+
+  // Whether what is played is still what panel 2 shows.
+  #isPlayed({ answer, chosen }) {
+    return answer === this.see.answer && chosen === this.see.chosen;
   }
 
   #question(vectors) {
@@ -127,7 +133,7 @@ export class Tweak extends EventTarget {
   async #play() {
     const { number } = this.state;
     const range = steps(FRAMES);
-    this.playing = {};
+    this.playing = { answer: this.see.answer, chosen: this.see.chosen };
     const mine = this.playing;
     $("play").setAttribute("aria-pressed", "true");
     $("play").textContent = "Stop";
