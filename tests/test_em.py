@@ -152,3 +152,11 @@ def test_spread_loss_matches_reference() -> None:
         assert spread_loss(lengths, labels, margin).item() == pytest.approx(expected, abs=1e-12)
     apart = torch.tensor([[1.0, 0.0, 0.1]])
     assert spread_loss(apart, torch.tensor([0]), 0.9).item() == 0
+
+
+def test_numbers_of_another_precision_are_not_read_as_ours() -> None:
+    routing, weight = make(dtype=torch.float32), torch.randn(7, 5, 16, 16)
+    poses, activations = torch.randn(3, 7, 16), torch.rand(3, 7)
+    assert fused_em.supports(routing, Capsules(poses, activations), weight)
+    assert not fused_em.supports(routing, Capsules(poses, activations.double()), weight)
+    assert not fused_em.supports(routing, Capsules(poses, activations.bfloat16()), weight)

@@ -6,7 +6,8 @@ import reference as ref
 import torch
 from torch import nn
 
-from torchcaps.functional import present
+from torchcaps.functional import present, squash
+from torchcaps.kernels import tuning
 from torchcaps.layers import BatchNorm, DenseCaps, PrimaryCaps
 from torchcaps.losses import margin_loss
 from torchcaps.routing import EM, ROUTINGS, Dynamic, VoteShape
@@ -21,6 +22,18 @@ SIZES = {"children": 7, "child_dim": 3, "parents": 5, "dim": 4}
 def test_a_primary_capsule_is_cut_from_one_position(kernel: int, stride: int, options: dict) -> None:
     layer = PrimaryCaps(2, 6, 4, kernel, stride, **options)
     check_primary_caps(layer, channels=2, types=6, dim=4, kernel=kernel, stride=stride)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (5, 2)])
+def test_a_kernels_rounding_is_no_receptive_field(kernel: int, stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tuning.VARIABLE, "fast")
+    check_primary_caps(PrimaryCaps(2, 6, 4, kernel, stride), channels=2, types=6, dim=4, kernel=kernel, stride=stride)
+
+
+def test_the_released_codes_bias_is_not_divided() -> None:
+    layer, features = PrimaryCaps(2, types=3, dim=4, kernel=3, divide=3), torch.randn(1, 2, 6, 6)
+    s = torch.nn.functional.conv2d(features, layer.conv.weight) / 3 + layer.conv.bias[:, None, None]
+    torch.testing.assert_close(layer(features).poses, squash(s.unflatten(1, (3, 4)).movedim(2, 4).flatten(1, 3)))
 
 
 def test_primary_capsules_are_ordered_by_type_row_and_column() -> None:

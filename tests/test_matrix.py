@@ -14,6 +14,7 @@ from torchcaps.figures import style, to_png, vote_histograms
 from torchcaps.forecast import forecast
 from torchcaps.models.matrix import MatrixCaps, MatrixConfig
 from torchcaps.models.zoo import count_parameters, create_model, find
+from torchcaps.routing import ROUTINGS
 from torchcaps.runs import Checkpoint, load_run, model_config, model_from_config
 from torchcaps.testing import check_model
 from torchcaps.train import State, defaults_for, train
@@ -54,6 +55,23 @@ def test_routing_and_size_can_be_chosen() -> None:
         create_model("matrix-smallnorb-small", image=(1, 12, 12))
     with pytest.raises(UserError, match="no option leaky"):
         create_model("matrix-smallnorb-small", routing_options={"leaky": True})
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_any_routing_serves_and_trains_after_inference(routing: str) -> None:
+    model = create_model("matrix-smallnorb-small", **TINY, routing=routing)
+    images = torch.rand(2, 1, 28, 28)
+    with torch.inference_mode():
+        model.eval()(images)
+    output = model.train()(images)
+    (output.lengths.sum() + output.capsules.sum()).backward()
+    assert model.primary.conv.weight.grad.abs().sum() > 0
+    assert model.classes.weight.grad is not None
+
+
+def test_they_look_for_one_thing() -> None:
+    with pytest.raises(UserError, match="one thing"):
+        create_model("matrix-smallnorb-small", image=(1, 36, 36), classes=10, digits=2)
 
 
 def test_answers_do_not_depend_on_brightness_and_contrast() -> None:

@@ -70,6 +70,10 @@ def test_official_recipe_weighs_reconstruction_twenty_times_more() -> None:
         parts[recipe] = (losses["total"] - 0.0005 * losses["reconstruction"]) / losses["margin"]
     assert parts["paper"].item() == pytest.approx(1.0, rel=1e-4)
     assert parts["official"].item() == pytest.approx(1 / 20, rel=1e-4)
+    toys = create_model("capsnet-smallnorb", recipe="official", channels=8, primary_types=2, decoder=None).eval()
+    batch = Batch(torch.rand(2, 2, 32, 32), torch.tensor([[1], [2]]), torch.rand(2, 1, 2, 32, 32))
+    losses = toys.loss(toys(batch.images), batch)
+    assert (losses["total"] / losses["margin"]).item() == pytest.approx(1 / 10), "the mean over five classes, halved"
     assert model.classes.routing.bias is not None
     assert model.primary.divide == 2
 

@@ -196,6 +196,11 @@ def test_another_routing_does_not_inherit_options() -> None:
     assert routing(routing="dynamic").leaky
 
 
+def test_votes_that_shape_poses_only_take_part() -> None:
+    model = create_model("capsnet-mnist-small", routing="self-routing", **{**SMALL, "decoder": None})
+    check_model(model, (1, 28, 28), classes=10)
+
+
 def test_the_official_recipe_adds_its_bias_where_there_is_one() -> None:
     assert create_model("capsnet-mnist-small", routing="heinsen", recipe="official", **SMALL)
 

@@ -20,7 +20,7 @@ class PrimaryCaps(nn.Module):
 
     The channels of the convolution are `types` groups of `dim` neighbours; each group at each position is one capsule,
     so that child `i = (type · h + y) · w + x`. `divide` is the constant by which the authors' released code shrinks the
-    values before the squash (the one-iteration softmax over its types).
+    convolution before it adds the bias and squashes (the one-iteration softmax over its types).
     """
 
     def __init__(
@@ -33,8 +33,11 @@ class PrimaryCaps(nn.Module):
 
     def forward(self, features: Float[Tensor, "b c h w"]) -> Capsules:
         maps = self.norm(phase_conv.convolve(self.conv, features))
-        s = rearrange(maps, "b (n d) h w -> b (n h w) d", d=self.dim)
-        u = squash(s / self.divide if self.divide != 1 else s)
+        if self.divide != 1:
+            maps = maps / self.divide
+            if self.conv.bias is not None:
+                maps = maps + (1 - 1 / self.divide) * self.conv.bias[:, None, None]
+        u = squash(rearrange(maps, "b (n d) h w -> b (n h w) d", d=self.dim))
         return Capsules(u, length(u))
 
 
@@ -72,7 +75,7 @@ class DenseCaps(nn.Module):
             capsules = Capsules(capsules, length(capsules).clamp(max=1))
         if not trace and fused_routing.supports(self.routing, capsules.poses, self.weight):
             return fused_routing.route(self.routing, capsules.poses, self.weight)
-        if not trace and fused_em.supports(self.routing, capsules.poses, self.weight):
+        if not trace and fused_em.supports(self.routing, capsules, self.weight):
             return fused_em.route(self.routing, capsules, self.weight)
         return route(self.routing, votes(capsules.poses, self.weight), capsules, trace)
 
@@ -183,7 +186,8 @@ class ClassCaps(nn.Module):
         children = types * height * width
         std = _deviation(children, classes, dim, matrix) if init_std is None else init_std
         self.weight = _transforms((types, classes), dim, child_dim, matrix, std)
-        shape = VoteShape(children, classes, dim, child_dim)
+        # Row and column are part of the pose that is routed (`placed`).
+        shape = VoteShape(children, classes, dim, child_dim + 2)
         self.routing = make_routing(routing, shape, **options) if isinstance(routing, str) else routing
         side = math.isqrt(dim)
         places = torch.zeros(dim, 2)

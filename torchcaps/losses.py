@@ -16,12 +16,17 @@ class Recipe:
 
     margin: float = 1.0
     reconstruction: float = 0.0005
+    averaged: bool = False
+    """Whether the margin loss is the mean over the classes, not their sum."""
+
+    def margin_weight(self, classes: int) -> float:
+        return self.margin / classes if self.averaged else self.margin
 
 
 RECIPES = {
     "paper": Recipe(),
-    # The released code halves the margin loss and averages it over ten classes: reconstruction weighs 20 times more.
-    "official": Recipe(margin=1 / 20),
+    # The released code halves the margin loss and averages it: of ten classes, reconstruction weighs 20 times more.
+    "official": Recipe(margin=1 / 2, averaged=True),
 }
 
 

@@ -58,6 +58,7 @@ class Windows:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _places(windows: Windows) -> tuple[Int64[Tensor, "hw m"], Int64[Tensor, "nk"]]:
     """For each position of the map its places in the windows, one past the last where it has fewer; and the way back.
 

@@ -1,5 +1,6 @@
 """Images in memory: read in order for testing, as a pure function of seed and step for training."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -28,6 +29,25 @@ def test_a_set_is_read_once_and_in_order() -> None:
     assert [number for batch in batches for number in numbers(batch)] == list(range(50))
     for batch in batches:
         check_reconstruction_targets(batch)
+        check_reconstruction_targets(batch._replace(images=(batch.images - 0.13) / 0.31))
+        with pytest.raises(AssertionError, match="not the image that was shown"):
+            check_reconstruction_targets(batch._replace(images=batch.images.flip(0)))
+
+
+def test_a_test_set_that_alters_its_images_is_noticed() -> None:
+    class Shifted(ImageSet):
+        def batches(self, size: int) -> Iterator[Batch]:
+            for batch in super().batches(size):
+                yield batch._replace(images=batch.images.roll(1, 3))
+
+    split = numbered()
+    split.images[:, :, 0] = 0
+    split.images[:, :, :, 0] = 0
+    check_test_set(split, split)
+    shifted = Shifted(split.name, split.images, split.labels, split.classes)
+    check_test_set(shifted)
+    with pytest.raises(AssertionError, match="not as they are in"):
+        check_test_set(shifted, split)
 
 
 @pytest.mark.parametrize("held_out", [0, 5, 10, 13])

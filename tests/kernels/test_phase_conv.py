@@ -112,11 +112,21 @@ def test_retained_graph_can_be_used_twice_and_a_freed_one_says_so() -> None:
 def test_transformed_weights_follow_the_weights() -> None:
     x, weight, bias = make((2, 3, 12, 12), (4, 3, 5, 5))
     with torch.no_grad():
-        for change in (lambda: None, lambda: weight.mul_(2), lambda: weight.data.mul_(2), lambda: None):
+        pruned = weight.data[:, 1].zero_
+        for change in (lambda: None, lambda: weight.mul_(2), lambda: weight.data.mul_(2), pruned, lambda: None):
             change()
             torch.testing.assert_close(phase_conv2d(x, weight, bias, 2), conv2d(x, weight, bias, 2))
     with torch.inference_mode():
         torch.testing.assert_close(phase_conv2d(x, weight, bias, 2), conv2d(x, weight, bias, 2))
+
+
+def test_training_goes_on_after_inference_mode() -> None:
+    x, weight, bias = (tensor.float() for tensor in make((4, 8, 20, 20), (16, 8, 5, 5)))
+    x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
+    for _ in range(2):
+        phase_conv2d(x, weight, bias, 2).square().sum().backward()
+        with torch.inference_mode():
+            phase_conv2d(x, weight, bias, 2)
 
 
 def test_layer_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:

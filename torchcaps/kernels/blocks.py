@@ -33,7 +33,7 @@ def route(
 
     if trace or traced() or children.poses.device.type == "meta":
         return routed(children)
-    if fused_em.supports(routing, children.poses, weight):
+    if fused_em.supports(routing, children, weight):
         return fused_em.route(routing, children, weight, competition, together)
     rows = len(children.poses)
     votes_of_a_row = weight.shape[:3].numel() * weight.element_size()

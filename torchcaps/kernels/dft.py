@@ -58,6 +58,7 @@ Axes = tuple[int, int]
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def correlation(
     outputs: Axes, taps: Axes, dtype: torch.dtype, device: torch.device, padding: Axes = (0, 0)
 ) -> Correlation:

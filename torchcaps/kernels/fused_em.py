@@ -29,9 +29,10 @@ BLOCK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 27}
 BUFFERS = 2
 
 
-def supports(routing: Routing, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> TypeGuard[EM]:
+def supports(routing: Routing, children: Capsules | RoutingOutput, weight: Float[Tensor, "i j d p"]) -> TypeGuard[EM]:
     """Whether `route` computes this routing here; else its plain twin has to."""
-    return type(routing) is EM and eligible(poses, weight)
+    poses, activations = children[:2]
+    return type(routing) is EM and eligible(poses, activations, weight, routing.beta_u, routing.beta_a)
 
 
 def block_rows(rows: int, together: int, votes_of_a_row: int, device: torch.device) -> int:

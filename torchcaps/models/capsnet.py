@@ -129,12 +129,13 @@ class CapsNet(Pretrained, nn.Module):
         """The parts of the loss, `total` among them."""
         recipe = RECIPES[self.config.recipe]
         margin = margin_loss(output.lengths, present(batch.labels, self.config.classes))
+        total = recipe.margin_weight(self.config.classes) * margin
         if output.reconstruction is None:
-            return {"total": recipe.margin * margin, "margin": margin}
+            return {"total": total, "margin": margin}
         pixels = reconstruction_loss(output.reconstruction, batch.targets)
         weight = self.config.reconstruction_weight
         weight = recipe.reconstruction if weight is None else weight
-        return {"total": recipe.margin * margin + weight * pixels, "margin": margin, "reconstruction": pixels}
+        return {"total": total + weight * pixels, "margin": margin, "reconstruction": pixels}
 
     def _init_like_the_released_code(self) -> None:
         """Truncated normal weights of deviation 0.1 (first convolution 0.05), biases of 0.1."""

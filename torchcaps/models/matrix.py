@@ -45,6 +45,8 @@ class MatrixConfig:
 class MatrixCaps(Pretrained, nn.Module):
     def __init__(self, config: MatrixConfig) -> None:
         super().__init__()
+        if config.digits != 1:
+            raise UserError(f"matrix capsules look for one thing in an image, not {config.digits}")
         self.config = config
         self.margin = config.margin[1]
         dim = config.side**2

@@ -11,7 +11,8 @@ sequences). EM routing whose parents are activated by the net benefit of the chi
         σ²[j] = Σ_i D_use[i,j] (v[i,j] − μ[j])² / Σ_i D_use[i,j]
 
 f is the logistic function; β_use and β_ign are learned, from zero. Differs from the paper: a child's activation is f(a)
-already, since layers here hand on probabilities, not scores; the bias of the votes is left out, being the layer's.
+already, since layers here hand on probabilities, not scores; votes have no bias. From zero, every parent is half
+active whatever its votes are: until β has learned that most classes are absent, the votes learn little.
 """
 
 import torch

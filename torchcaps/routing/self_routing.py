@@ -6,9 +6,11 @@ Hahn, Pyeon and Kim, "Self-routing capsule networks", NeurIPS 2019, Eqs. 4 to 7:
     a[j] = Σ_i c[i,j] a[i] / Σ_i a[i]
     p[j] = Σ_i c[i,j] a[i] û[j|i] / Σ_i c[i,j] a[i]
 
-A mixture of experts with the children as gates; no agreement and no iterations. Differs from the paper in nothing but
-1e-12 in the denominators. The activations are shares: over all parents they sum to one, so that an image of two things
-gives each at most one half.
+A mixture of experts with the children as gates; no agreement and no iterations. Differs from the paper in 1e-12 in the
+denominators. The authors' code also has a bias in the softmax, poses that are normalised over the batch but not
+squashed (so that W need not grow far to decide), and takes the negative log likelihood of the shares. In a CapsNet
+poses are at most 1 long and the loss is the margin loss: it learns more slowly there. The activations are shares: over
+all parents they sum to one, so that an image of two things gives each at most one half.
 """
 
 from typing import ClassVar

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from torchcaps.data.sets import Batch, ImageSet, ScoredSet
+from torchcaps.data.sets import Batch, ImageSet, ScoredSet, to_float
 from torchcaps.testing.core import must_run, require, same_bytes, seeded
 from torchcaps.types import ModelOutput
 
@@ -123,8 +123,11 @@ def _check_scores(evaluate: Evaluate, data: AnsweredSet, size: int) -> None:
     require(abs(accuracy - expected) < 1e-6, f"{what}: accuracy {accuracy:.6f} instead of {expected:.6f}")
 
 
-def check_test_set(data: ScoredSet) -> None:
-    """The same images in the same order whenever and in whatever batches they are read, each once."""
+def check_test_set(data: ScoredSet, split: ImageSet | None = None) -> None:
+    """The same images in the same order whenever and in whatever batches they are read, each once.
+
+    With the `split` that the set consists of, also: unaltered.
+    """
     first = [torch.cat(column) for column in zip(*data.batches(64), strict=True)]
     images, labels, _ = first
     require(len(images) == len(data), f"batches of {data.name} hold {len(images)} images, it has {len(data)}")
@@ -132,6 +135,10 @@ def check_test_set(data: ScoredSet) -> None:
         list(labels.shape) == [len(data), data.digits],
         f"labels of {data.name} are {list(labels.shape)} instead of {[len(data), data.digits]}",
     )
+    if split is not None:
+        require(same_bytes(labels, split.labels[:, None]), f"labels of {data.name} are not those of {split.name}")
+        altered = int((images != to_float(split.images)).flatten(1).any(1).sum())
+        require(altered == 0, f"{altered} of {len(images)} images of {data.name} are not as they are in {split.name}")
     for size in (64, 7):
         again = [torch.cat(column) for column in zip(*data.batches(size), strict=True)]
         for name, one, other in zip(Batch._fields, first, again, strict=True):

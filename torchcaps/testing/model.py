@@ -114,8 +114,8 @@ def check_gradients(model: nn.Module, images: Tensor, classes: int, digits: int)
         with must_run(f"training on {name}"):
             output = model(pictures, labels)
             total = output.lengths.square().sum()
-            if output.reconstruction is not None:
-                total = total + output.reconstruction.square().sum()
+            for answer in (output.capsules, output.reconstruction):
+                total = total if answer is None else total + answer.square().sum()
             gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             require(gradient is not None, f"{parameter} takes no part in the answer")
