@@ -14,7 +14,7 @@ test: $(READY)
 check: $(READY)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright --pythonpath $(PYTHON)
 
-# constraints.txt pins the CPU build of torch: unpinned, pip would fetch gigabytes of GPU libraries.
+# constraints.txt pins torch: unpinned, pip would fetch gigabytes of GPU libraries. Debian has venv in python3-venv.
 $(READY): pyproject.toml constraints.txt
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet -c constraints.txt torch

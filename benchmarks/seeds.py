@@ -32,7 +32,7 @@ def main() -> None:
             for run, trial in zip(runs, trials, strict=True)
         ]
         train = ["--also", arguments.also, *train]
-    manifest = json.loads((runs[0] / "manifest.json").read_text())
+    manifest = _origin(runs[0])
     scores = [name for name, value in trials[0].items() if isinstance(value, float) and name != "seconds"]
     summary = {
         "command": f"python benchmarks/seeds.py {arguments.result} --seeds {arguments.seeds} {' '.join(train)}",
@@ -52,10 +52,17 @@ def main() -> None:
 
 
 def _trial(out: Path, seed: int, train: list[str]) -> dict:
+    command = ["train", *train, "--seed", str(seed), "--out", str(out)]
+    if (out / "manifest.json").exists() and not _origin(out)["command"].endswith(" ".join(command)):
+        sys.exit(f"{out} was made by another command, {_origin(out)['command']}: remove it, or choose another result")
     if not (out / "result.json").exists():
-        options = ["--resume"] if (out / "config.json").exists() else [*train, "--seed", str(seed)]
-        subprocess.run([sys.executable, "-m", "torchcaps", "train", *options, "--out", str(out)], check=True)
-    return json.loads((out / "result.json").read_text())
+        options = ["train", "--resume", "--out", str(out)] if (out / "config.json").exists() else command
+        subprocess.run([sys.executable, "-m", "torchcaps", *options], check=True)
+    return {**json.loads((out / "result.json").read_text()), "continued": _origin(out).get("continued", [])}
+
+
+def _origin(out: Path) -> dict:
+    return json.loads((out / "manifest.json").read_text())
 
 
 def _accuracy(run: Path, data: str) -> float:

@@ -34,6 +34,7 @@ def main() -> None:
         "seconds": result["seconds"],
         "images_seen": result["images_seen"],
         "command": manifest["command"],
+        "continued": manifest.get("continued", []),
         "versions": manifest["versions"],
         "machine": manifest["machine"],
     }

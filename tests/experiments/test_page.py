@@ -21,16 +21,22 @@ def test_the_page_shows_paper_ours_and_verdict(tmp_path: Path) -> None:
     verdict = {"claim": "MNIST error", "paper": 0.0025, "ours": 0.0041, "spread": 0.0003, "seeds": 3, "unit": "%"}
     summary = {
         "command": "torchcaps reproduce table1 --preset quick", "experiment": "table1", "preset": "quick",
-        "about": "errors", "paper": "Table 1", "cut": "less", "not_run": None, "seconds": 12.0, "commit": "abc",
-        "machine": {"threads": 2, "processor": "CPU"}, "figures": ["table1.png"],
+        "about": "errors on MNIST", "paper": "Table 1", "cut": "less", "not_run": None, "seconds": 12.0,
+        "commit": "abc", "machine": {"threads": 2, "processor": "CPU"}, "figures": ["table1.png"],
         "verdicts": [{**verdict, "verdict": "does not hold", "note": "small"}],
     }  # fmt: skip
-    for name, content in (("table1", summary), ("svhn", {**summary, "experiment": "svhn", "not_run": "no SVHN"})):
+    rows = {"a": {"machine": {"threads": 1}}, "b": {"machine": {"threads": 1}}}
+    asked = {**summary, "experiment": "svhn", "not_run": "no SVHN", "about": "is it read?"}
+    for name, content in (("table1", summary), ("svhn", asked)):
         (tmp_path / name / "quick").mkdir(parents=True)
         (tmp_path / name / "quick" / "summary.json").write_text(json.dumps(content))
+        (tmp_path / name / "quick" / "rows.json").write_text(json.dumps({"rows": rows}))
     page = render(tmp_path)
     assert page == render(tmp_path)
     assert "| MNIST error | 0.25 % | 0.41 ± 0.03 % | 3 | does not hold | small |" in page
     assert "Not run: no SVHN." in page
+    assert "Errors on MNIST. Table 1." in page
+    assert "Is it read? Table 1." in page
+    assert "12 s of work, 1 thread, CPU" in page, "as the rows say, not the process that put them together"
     assert "](../results/table1/quick/table1.png)" in page
     assert page.index("## table1") < page.index("## svhn")

@@ -81,6 +81,7 @@ def test_the_others_have_the_papers_numbers() -> None:
     assert len(TWEAKS) == 11
     svhn = configure(paper("svhn")[0].model)
     assert (svhn.channels, svhn.primary_types, svhn.primary_dim, svhn.dim) == (64, 16, 6, 8)
+    assert paper("smallnorb")[0].config.augment == {}, "crops alone, no brightness and contrast"
     norb = configure(paper("smallnorb")[0].model)
     assert replace(norb, image=(1, 28, 28), classes=10) == configure("capsnet-mnist"), "the exact same architecture"
 

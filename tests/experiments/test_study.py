@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from torchcaps.experiments.base import NotRun, Study, Trial, compared, judged
 from torchcaps.experiments.protocols import SMOKE
 from torchcaps.experiments.reproduce import reproduce
 from torchcaps.figures import Measured, dots, style
+from torchcaps.models.zoo import MODELS
 
 TRIAL = Trial("small", "cnn-mnist-small", "mnist-mini", 0, {}, SMOKE)
 
@@ -46,6 +48,16 @@ def test_a_training_is_repeated_only_if_it_changed(tmp_path: Path) -> None:
     changed = Trial("small", TRIAL.model, TRIAL.data, 0, {}, {**SMOKE, "lr": 1e-3})
     assert study.train(changed)["weights_sha256"] != result["weights_sha256"]
     assert study.metrics(changed)[-1]["step"] == result["steps"]
+
+
+def test_a_network_that_changed_under_its_name_is_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study("table1", "smoke", root=tmp_path)
+    before = study.train(TRIAL)["parameters"]
+    entry = MODELS[TRIAL.model]
+    monkeypatch.setitem(MODELS, TRIAL.model, replace(entry, config=replace(entry.config, channels=16)))
+    assert study.train(TRIAL)["parameters"] < before
 
 
 def test_several_trainings_share_out_the_cores(tmp_path: Path) -> None:

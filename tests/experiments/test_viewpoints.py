@@ -35,5 +35,21 @@ def test_both_are_equally_good_at_what_is_familiar(tmp_path: Path, monkeypatch: 
         for kind in ("capsules", "CNN")
     }
     assert verdicts[-1].ours == pytest.approx(growth["CNN"] - growth["capsules"])
+    assert verdicts[-1].holds is None
     assert len(verdicts) == 5
     assert study.used_figures == ["viewpoints"]
+
+
+@pytest.mark.parametrize(("cnn", "holds"), [(0.20, True), (0.30, None)])
+def test_growth_decides_nothing_where_they_were_unequal_from_the_start(
+    cnn: float, holds: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spread = (0.0, 0.01, -0.01)
+    familiar = {"capsules": [0.2 + d for d in spread], "CNN": [cnn + 2 * d for d in spread]}
+    novel = {"capsules": [0.3 + d for d in spread], "CNN": [cnn + 0.2 + 2 * d for d in spread]}
+    monkeypatch.setattr(viewpoints, "_measure", lambda *_: (familiar, novel, 0))
+    monkeypatch.setattr(viewpoints, "PUBLISHED", {"azimuth": viewpoints.PUBLISHED["azimuth"]})
+    verdict = viewpoints.run(Study("viewpoints", "smoke", root=tmp_path))[-1]
+    assert verdict.ours == pytest.approx(0.1)
+    assert verdict.holds is holds
+    assert ("not equally good" in verdict.note) is (holds is None)

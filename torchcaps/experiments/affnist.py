@@ -12,9 +12,9 @@ from torchcaps.experiments.base import Study, Trial, Verdict, compared, judged
 from torchcaps.figures import Measured, dots, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, section 5.2"
-CUT = "small networks of like cost on the same 40x40 images, stopped at 97 % or after 0.6 epochs (about 75 s)"
+CUT = "small networks of like cost on the same 40x40 images, 3 epochs at most"
 PUBLISHED = {"CapsNet": (0.9923, 0.79), "CNN": (0.9922, 0.66)}
-TARGETS = {"quick": 0.97, "paper": 0.992, "smoke": 0.3}
+TARGETS = {"quick": 0.992, "paper": 0.992, "smoke": 0.3}
 
 
 def _trials(study: Study, kind: str) -> list[Trial]:
@@ -25,7 +25,7 @@ def _trials(study: Study, kind: str) -> list[Trial]:
         smoke={"CapsNet": ("capsnet-mnist-small", {}), "CNN": ("cnn-mnist-small", {})},
     )
     training = study.pick(
-        quick={"epochs": 0.6, "validation": 1000},
+        quick={"epochs": 3.0, "validation": 2000},
         paper={"epochs": 100.0, "validation": 5000},
         smoke=protocols.SMOKE,
     )
@@ -70,12 +70,12 @@ def run(study: Study) -> list[Verdict]:
     note += f"CapsNet ({size['CapsNet'] / 1e6:.1f} M parameters) is {sign} the CNN ({size['CNN'] / 1e6:.1f} M)"
     robust = compared(f"{asked}: CapsNet is more robust than the CNN, by", after["CapsNet"], after["CNN"], gap, note)
     return [
-        # An early stop elsewhere than the paper's is no claim about this number.
+        *(judged(f"{kind}, translated MNIST", before[kind], p[0], False, stopped) for kind, p in PUBLISHED.items()),
+        # On a stand-in the paper's numbers are no measure.
         *(
-            judged(f"{kind}, translated MNIST", before[kind], p[0] if study.preset == "paper" else None, False, stopped)
+            judged(f"{kind}, {asked}", after[kind], None if stand_in else p[1], False, stand_in)
             for kind, p in PUBLISHED.items()
         ),
-        *(judged(f"{kind}, {asked}", after[kind], p[1], False, stand_in) for kind, p in PUBLISHED.items()),
         # Where one network knows its own task worse, the gap says nothing about robustness.
         replace(robust, holds=None) if missed else robust,
     ]

@@ -43,7 +43,7 @@ from torchcaps.errors import UserError
 from torchcaps.figures.style import to_png
 from torchcaps.kernels.workspace import keep_freed_memory
 from torchcaps.models.pretrained import PRETRAINED
-from torchcaps.models.zoo import Model, create_model
+from torchcaps.models.zoo import Model, configure, create_model
 from torchcaps.runs import Rows, load_run, manifest, read_json, write_bytes, write_json
 from torchcaps.train import Probe, TrainConfig, defaults_for, train
 
@@ -71,6 +71,11 @@ class Trial:
     @property
     def config(self) -> TrainConfig:
         return defaults_for(self.model, data=self.data, seed=self.seed, **self.training)
+
+    def resolved(self) -> dict[str, Any]:
+        """With all that a name stands for: a network or a training that has changed since is another trial."""
+        network = asdict(configure(self.model, **self.overrides))
+        return _plain({**asdict(self), "network": network, "config": asdict(self.config)})
 
 
 @dataclass(frozen=True)
@@ -158,7 +163,7 @@ class Study:
 
         What `probe` returns of the network is in each row of `metrics`.
         """
-        out, wanted = self.run_folder(trial), _plain(asdict(trial))
+        out, wanted = self.run_folder(trial), trial.resolved()
         if (out / "trial.json").exists() and read_json(out / "trial.json") != wanted:
             shutil.rmtree(out)
         write_json(out / "trial.json", wanted)

@@ -7,7 +7,7 @@ from torchcaps.experiments.base import Study, Trial, Verdict, compared
 from torchcaps.figures import Curve, curves, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, Figure A.2"
-CUT = "a small network on the same crops, 3 epochs (about 90 s) a training"
+CUT = "a small network on the same crops, 3 epochs a training"
 ITERATIONS = (1, 3)
 TAIL = 0.2
 

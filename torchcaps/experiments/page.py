@@ -50,14 +50,25 @@ def _anchor(summary: dict[str, Any]) -> str:
     return _title(summary).lower().replace(" ", "-")
 
 
+def _sentence(about: str) -> str:
+    return about[0].upper() + about[1:] + ("" if about.endswith("?") else ".")
+
+
+def _threads(folder: Path) -> str:
+    """As many as each part of the work had."""
+    rows = json.loads((folder / "rows.json").read_text())["rows"].values()
+    found = sorted({row["machine"]["threads"] for row in rows})
+    return "1 thread" if found == [1] else f"{' or '.join(map(str, found))} threads"
+
+
 def _section(folder: Path, summary: dict[str, Any]) -> list[str]:
-    lines = ["", f"## {_title(summary)}", "", f"{summary['about'].capitalize()}. {summary['paper']}.", ""]
+    lines = ["", f"## {_title(summary)}", "", f"{_sentence(summary['about'])} {summary['paper']}.", ""]
     lines += [f"    {summary['command']}", ""]
     if summary["not_run"]:
         return [*lines, f"Not run: {summary['not_run']}."]
-    machine, commit = summary["machine"], summary["commit"] or "no commit"
+    processor, commit = summary["machine"]["processor"], summary["commit"] or "no commit"
     cut = f"Cut down: {summary['cut']}. " if summary["cut"] else ""
-    took = f"{summary['seconds']:,.0f} s on {machine['threads']} threads of {machine['processor']}, {commit}"
+    took = f"{summary['seconds']:,.0f} s of work, {_threads(folder)}, {processor}, {commit}"
     lines += [f"{cut}{took}; [rows](../results/{folder.parent.name}/{folder.name}/rows.json).", ""]
     lines += ["| claim | paper | ours | seeds | verdict | |", "|---|---|---|---|---|---|"]
     for verdict in summary["verdicts"]:

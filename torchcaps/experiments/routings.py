@@ -14,6 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,7 @@ from torchcaps.forecast import peak_bytes
 from torchcaps.functional import votes
 from torchcaps.kernels import workspace
 from torchcaps.models.capsnet import CapsNet
-from torchcaps.models.zoo import count_parameters, create_model
+from torchcaps.models.zoo import configure, count_parameters, create_model
 from torchcaps.routing import ROUTINGS, route
 from torchcaps.transforms import place
 
@@ -217,7 +218,11 @@ def run(study: Study) -> list[Verdict]:
     which = [(seed, name) for seed in seeds for name in names]
     study.at_once(partial(_measure, study), which)
     found = {pair: _measure(study, pair) for pair in which}
-    costs = {name: study.row(f"{name}-cost", lambda name=name: cost(name, batch), batch=batch) for name in names}
+    networks = {name: asdict(configure("capsnet-multimnist-small", routing=name)) for name in names}
+    costs = {
+        name: study.row(f"{name}-cost", lambda name=name: cost(name, batch), batch=batch, network=networks[name])
+        for name in names
+    }
     table = tabulate({name: [found[seed, name] for seed in seeds] for name in names}, costs)
     weights = [study.train(trial)["weights_sha256"] for trial in plan(study)]
     study.row("table", lambda: table, seconds=seconds, sets=sets, weights=weights, costs=costs)

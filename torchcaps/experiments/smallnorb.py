@@ -21,6 +21,8 @@ def _trials(study: Study, data: str) -> list[Trial]:
         paper=protocols.published(protocols.MNIST_STEPS, IMAGES),
         smoke=protocols.SMOKE,
     )
+    # Crops alone: brightness and contrast are varied in the later paper.
+    training = {**training, "augment": {}}
     repeats = study.pick(quick=2, paper=1, smoke=1)
     return [Trial(f"{data}-{s}", model, data, s, overrides, dict(training)) for s in study.seeds_or(repeats)]
 
