@@ -199,7 +199,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         keep_freed_memory()
         # Names of files are bytes, in whatever encoding: they pass through as they came.
-        for stream in (sys.stdin, sys.stdout, sys.stderr):
+        for stream in (sys.stdin, sys.stdout):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="surrogateescape")
         name = f"{args.command}_{args.action}" if args.command == "data" else args.command

@@ -25,7 +25,8 @@ def test_the_page_shows_paper_ours_and_verdict(tmp_path: Path) -> None:
         "commit": "abc", "machine": {"threads": 2, "processor": "CPU"}, "figures": ["table1.png"],
         "verdicts": [{**verdict, "verdict": "does not hold", "note": "small"}],
     }  # fmt: skip
-    rows = {"a": {"machine": {"threads": 1}}, "b": {"machine": {"threads": 1}}}
+    machine = {"threads": 1, "processor": "CPU"}
+    rows = {"a": {"machine": machine, "commit": "b2"}, "b": {"machine": machine, "commit": "a1"}}
     asked = {**summary, "experiment": "svhn", "not_run": "no SVHN", "about": "is it read?"}
     for name, content in (("table1", summary), ("svhn", asked)):
         (tmp_path / name / "quick").mkdir(parents=True)
@@ -37,6 +38,6 @@ def test_the_page_shows_paper_ours_and_verdict(tmp_path: Path) -> None:
     assert "Not run: no SVHN." in page
     assert "Errors on MNIST. Table 1." in page
     assert "Is it read? Table 1." in page
-    assert "12 s of work, 1 thread, CPU" in page, "as the rows say, not the process that put them together"
+    assert "12 s of work, 1 thread, CPU, a1, b2;" in page, "as the rows say, not the process that put them together"
     assert "](../results/table1/quick/table1.png)" in page
     assert page.index("## table1") < page.index("## svhn")

@@ -54,11 +54,14 @@ def _sentence(about: str) -> str:
     return about[0].upper() + about[1:] + ("" if about.endswith("?") else ".")
 
 
-def _threads(folder: Path) -> str:
-    """As many as each part of the work had."""
+def _origin(folder: Path) -> str:
+    """Threads, processor and commit of the work, all of them where its parts had different ones."""
     rows = json.loads((folder / "rows.json").read_text())["rows"].values()
-    found = sorted({row["machine"]["threads"] for row in rows})
-    return "1 thread" if found == [1] else f"{' or '.join(map(str, found))} threads"
+    threads = sorted({row["machine"]["threads"] for row in rows})
+    processors = {row["machine"]["processor"] for row in rows}
+    commits = {row["commit"] or "no commit" for row in rows}
+    words = "1 thread" if threads == [1] else f"{' or '.join(map(str, threads))} threads"
+    return ", ".join([words, *sorted(processors), *sorted(commits)])
 
 
 def _section(folder: Path, summary: dict[str, Any]) -> list[str]:
@@ -66,9 +69,8 @@ def _section(folder: Path, summary: dict[str, Any]) -> list[str]:
     lines += [f"    {summary['command']}", ""]
     if summary["not_run"]:
         return [*lines, f"Not run: {summary['not_run']}."]
-    processor, commit = summary["machine"]["processor"], summary["commit"] or "no commit"
     cut = f"Cut down: {summary['cut']}. " if summary["cut"] else ""
-    took = f"{summary['seconds']:,.0f} s of work, {_threads(folder)}, {processor}, {commit}"
+    took = f"{summary['seconds']:,.0f} s of work, {_origin(folder)}"
     lines += [f"{cut}{took}; [rows](../results/{folder.parent.name}/{folder.name}/rows.json).", ""]
     lines += ["| claim | paper | ours | seeds | verdict | |", "|---|---|---|---|---|---|"]
     for verdict in summary["verdicts"]:
