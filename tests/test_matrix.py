@@ -99,7 +99,7 @@ def test_interrupted_and_resumed_ends_in_the_same_bytes(tmp_path: Path, monkeypa
     """Also the margin of the loss, which is no part of the checkpoint."""
     given = {"data": "mnist-mini", "epochs": 1.0, "batch": 4, "per_class": 8, "validation": 0}
     config = defaults_for("matrix-smallnorb-small", **given, checkpoint_seconds=0.0)
-    monkeypatch.setattr("torchcaps.train.LOG_EVERY", 5)
+    monkeypatch.setattr("torchcaps.train.LOG_EVERY", 4)
     whole = train(config, tmp_path / "whole", TINY)
 
     save, saves = State.save, []
@@ -107,14 +107,16 @@ def test_interrupted_and_resumed_ends_in_the_same_bytes(tmp_path: Path, monkeypa
     def save_then_stop(state: State, checkpoint: Checkpoint) -> None:
         save(state, checkpoint)
         saves.append(state.step)
-        if len(saves) == 2:
+        if len(saves) == 6:  # between two rows
             raise KeyboardInterrupt
 
     monkeypatch.setattr(State, "save", save_then_stop)
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "cut", TINY)
-    assert 0 < saves[-1] < whole["steps"]
+    assert saves == [1, 2, 3, 4, 5, 6]
+    assert whole["steps"] > 8
     assert train(config, tmp_path / "cut", TINY)["weights_sha256"] == whole["weights_sha256"]
+    assert (tmp_path / "cut/metrics.csv").read_bytes() == (tmp_path / "whole/metrics.csv").read_bytes()
     model, saved = load_run(tmp_path / "cut")
     assert isinstance(model, MatrixCaps)
     assert saved["model"]["kind"] == "matrix"

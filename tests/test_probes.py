@@ -82,7 +82,7 @@ def test_picked_images_are_those_of_the_set() -> None:
 
 def test_answers_agree_with_the_evaluation(model: CapsNet) -> None:
     data = load_test_set("multimnist-mini", pairs=60)
-    answers = probes.answer(model, data, batch_size=25)
+    answers = probes.answer(model, data)
     scores = evaluate(model, data)
     shares = probes.breakdown(answers)
     assert len(answers.right) / 60 == pytest.approx(scores["accuracy"])

@@ -18,10 +18,11 @@ from safetensors.torch import load, save
 
 from torchcaps import data as named
 from torchcaps.errors import UserError
+from torchcaps.models.baseline import CNN
 from torchcaps.models.zoo import create_model
 from torchcaps.optim import load_optimiser_tensors, make_optimisers, optimiser_tensors
 from torchcaps.runs import Checkpoint, load_run, prolong, read_json, write_tensors
-from torchcaps.train import defaults_for, train, train_step
+from torchcaps.train import _keep_origin, defaults_for, train, train_step
 
 SMALL = {"data": "mnist-mini", "epochs": 0.8, "batch": 32, "validation": 200, "checkpoint_seconds": 0.0}
 
@@ -153,6 +154,44 @@ def test_a_checkpoint_of_the_same_step_cut_short_leaves_the_one_before(
     assert loaded[0]["x"].tolist() == [1, 1, 1]
     checkpoint.save({"x": torch.full((3,), 2.0)}, {"step": 1})
     assert len(list((tmp_path / "checkpoint").glob("*.safetensors"))) == 1, "what was left over is gone"
+
+
+def test_a_run_is_not_gone_on_with_by_another_configuration(tmp_path: Path) -> None:
+    config = defaults_for("cnn-mnist-small", **{**SMALL, "epochs": 0.02})
+    result = train(config, tmp_path / "run", {"channels": 16})
+    assert train(config, tmp_path / "run", {"channels": 16}) == result
+    with pytest.raises(UserError, match=r"epochs 0.02, not 0.04"):
+        train(replace(config, epochs=0.04), tmp_path / "run", {"channels": 16})
+    (tmp_path / "run/result.json").unlink()
+    with pytest.raises(UserError, match="channels 16, not 24"):
+        train(config, tmp_path / "run", {"channels": 24})
+
+
+def test_begun_again_it_comes_from_the_first_command(tmp_path: Path) -> None:
+    for command in ("train capsnet", "train --resume", "train --resume again"):
+        _keep_origin(tmp_path / "manifest.json", {"command": command})
+    assert read_json(tmp_path / "manifest.json") == {
+        "command": "train capsnet",
+        "continued": ["train --resume", "train --resume again"],
+    }
+
+
+def test_without_a_decoder_nothing_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    forward = CNN.forward
+
+    def counted(model: CNN, images: torch.Tensor, labels: torch.Tensor | None = None, trace: bool = False) -> object:
+        looked.extend([] if model.training else [len(images)])
+        return forward(model, images, labels, trace)
+
+    monkeypatch.setattr(CNN, "forward", counted)
+    train(defaults_for("cnn-mnist-small", **{**SMALL, "epochs": 0.1, "validation": 0}), tmp_path, {"channels": 16})
+    assert sum(looked) == 1000, "the test set, once"
+
+
+def test_a_batch_larger_than_the_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="more than the"):
+        train(defaults_for("cnn-mnist-small", **{**SMALL, "batch": 8192}), tmp_path, {"channels": 16})
 
 
 def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:

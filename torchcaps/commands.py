@@ -93,14 +93,14 @@ def _new_training(args: Namespace) -> tuple[TrainConfig, dict[str, Any]]:
     if not args.model:
         raise UserError("which model? See 'torchcaps models'")
     entry = find(args.model)
-    for name in ("epochs", "max_seconds", "batch", "lr", "pairs", "iterations", "checkpoint_seconds"):
+    for name in ("epochs", "max_seconds", "batch", "lr", "pairs", "iterations"):
         value = getattr(args, name)
         if value is not None and not 0 < value < math.inf:
             raise UserError(f"--{name.replace('_', '-')} must be more than 0, not {value}")
-    for name in ("seed", "validation"):
+    for name in ("seed", "validation", "checkpoint_seconds"):
         value = getattr(args, name)
         if value is not None and not 0 <= value < 2**63:
-            raise UserError(f"--{name} must be 0 or more, not {value}")
+            raise UserError(f"--{name.replace('_', '-')} must be 0 or more, not {value}")
     if args.epochs is None and args.max_seconds is None:
         raise UserError("how long? Give --epochs N or --max-seconds S")
     fitted = fit_to_data(entry, args)

@@ -1,5 +1,6 @@
 """Scoring: every test image once, weighted alike, in one pass."""
 
+import math
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torchcaps import metrics
 from torchcaps.data.sets import Batch, ScoredSet
 
 INK = 0.5
+MOST_VALUES = 2**23
+"""Of the images of a batch: more would take memory that a training step may not have needed."""
 
 
 def hits(lengths: Float[Tensor, "b j"], labels: Int[Tensor, "b k"]) -> Int[Tensor, "b"]:
@@ -23,6 +26,12 @@ def exact_match(lengths: Float[Tensor, "b j"], labels: Int[Tensor, "b k"]) -> Bo
     return hits(lengths, labels) == labels.shape[1]
 
 
+def scored_at_once(model: nn.Module) -> int:
+    """Images in a batch: 250, or fewer where they are large."""
+    image = getattr(getattr(model, "config", None), "image", (1, 1, 1))
+    return min(250, max(1, MOST_VALUES // math.prod(image)))
+
+
 def segmentation_iou(pictures: Float[Tensor, "b k c h w"], batch: Batch) -> Float[Tensor, "b k"]:
     """How well each reconstruction outlines its own digit among the image's ink (a pixel may belong to both)."""
     claimed = (pictures > INK) & (batch.images.unsqueeze(1) > INK)
@@ -32,7 +41,7 @@ def segmentation_iou(pictures: Float[Tensor, "b k c h w"], batch: Batch) -> Floa
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, data: ScoredSet, batch_size: int = 250, classes: tuple[str, ...] | None = None
+    model: nn.Module, data: ScoredSet, batch_size: int | None = None, classes: tuple[str, ...] | None = None
 ) -> dict[str, Any]:
     """Accuracy (for MultiMNIST both digits right) and, where the model reconstructs, how well.
 
@@ -45,7 +54,7 @@ def evaluate(
     totals: dict[str, float] = {}
     seen: list[tuple[Tensor, Tensor]] = []
     try:
-        for cpu_batch in data.batches(batch_size):
+        for cpu_batch in data.batches(batch_size or scored_at_once(model)):
             batch = Batch(*(field.to(device) for field in cpu_batch))
             output = model(batch.images, batch.labels)
             found = hits(output.lengths, batch.labels)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchcaps.data.sets import Batch, ScoredSet
 from torchcaps.errors import UserError
-from torchcaps.evaluate import hits
+from torchcaps.evaluate import hits, scored_at_once
 from torchcaps.models.capsnet import CapsNet
 
 # Figure 4 of Sabour et al. 2017: "tweaked by intervals of 0.05 in the range [-0.25, 0.25]".
@@ -59,10 +59,10 @@ def reconstructs(model: nn.Module) -> TypeGuard[CapsNet]:
 
 
 @torch.no_grad()
-def answer(model: nn.Module, data: ScoredSet, batch_size: int = 250) -> Answers:
+def answer(model: nn.Module, data: ScoredSet) -> Answers:
     """Ask about every image once."""
     lengths, labels = [], []
-    for batch in data.batches(batch_size):
+    for batch in data.batches(scored_at_once(model)):
         lengths.append(model(batch.images).lengths)
         labels.append(batch.labels)
     return Answers(torch.cat(lengths), torch.cat(labels))

@@ -4,13 +4,14 @@ Every step is a function of the seed and the step's number (see `data/sets.py`),
 resumed ends in the same bytes as one that was not. A budget in seconds is the exception: its schedule is the clock's.
 """
 
+import json
 import os
 import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -98,6 +99,9 @@ class State:
     average: nn.Module | None
     rows: Rows
     frames: list[Tensor]
+    sums: dict[str, float] = field(default_factory=dict)
+    """Of what was measured since the last row, over `summed` steps."""
+    summed: int = 0
 
     @property
     def best(self) -> nn.Module:
@@ -112,6 +116,7 @@ class State:
         if self.frames:
             tensors["frames"] = torch.stack(self.frames)
         position = {"step": self.step, "seconds": self.seconds, "rows": self.rows}
+        position |= {"sums": self.sums, "summed": self.summed}
         checkpoint.save(tensors, {**position, "kernels": tuning.choices()})
 
     def load(self, tensors: dict[str, Tensor], saved: dict[str, Any]) -> None:
@@ -119,6 +124,7 @@ class State:
             return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
         self.step, self.seconds, self.rows = saved["step"], saved["seconds"], saved["rows"]
+        self.sums, self.summed = saved.get("sums", {}), saved.get("summed", 0)
         tuning.use(saved["kernels"])
         self.model.load_state_dict(part("model."))
         load_optimiser_tensors(self.optimisers, part("optimiser."))
@@ -147,7 +153,7 @@ def load_task(config: TrainConfig) -> Task:
     stream = named.for_training(config.data, training, config.seed, config.pairs, augment)
     if isinstance(stream, ImageStream) and config.balance in ("classes", "auto" if stream.uneven else None):
         stream = stream.balanced()
-    if folder.is_record(config.data) and config.batch > len(stream):
+    if config.per_class is None and config.batch > len(stream):
         raise UserError(f"a batch of {config.batch} is more than the {len(stream)} images to train on")
     validation = named.for_testing(config.data, kept, held_out) if held_out else None
     watched = next(validation.batches(WATCHED)) if validation is not None else stream.batch(0, WATCHED)
@@ -179,6 +185,7 @@ def train(
     A folder that already has a checkpoint of this configuration is gone on with; a finished one is only read.
     """
     world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    _check_same(out, "train", asdict(config))
     if (out / "result.json").exists():
         return read_json(out / "result.json")
     if config.batch % world:
@@ -193,6 +200,7 @@ def train(
     task = load_task(replace(config, data=data))
     model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     _check_fits(model, task.watched, replace(config, data=data))
+    _check_same(out, "model", model_config(model))
     optimisers = make_optimisers(model, config.optimiser, config.lr)
     average = deepcopy(model).requires_grad_(False) if config.average else None
     state = State(0, 0.0, model, optimisers, average, [], [])
@@ -201,13 +209,15 @@ def train(
     if saved:
         state.load(*saved)
     elif rank == 0:
-        # One process alone must not step a network whose batch normalisation waits for the others.
-        expected = forecast(config.model, config.batch, len(task.stream), overrides) if world == 1 else None
+        # One process alone must not step a network whose batch normalisation waits for the others; and what the
+        # processor would take says nothing about a GPU.
+        alone = world == 1 and device.type == "cpu"
+        expected = forecast(config.model, config.batch, len(task.stream), overrides) if alone else None
         if expected:
             expected.check()
         resolved = {"train": asdict(config), "model": model_config(model)}
         write_json(out / "config.json", resolved)
-        write_json(out / "manifest.json", manifest(resolved, named.hashes(data)))
+        _keep_origin(out / "manifest.json", manifest(resolved, named.hashes(data)))
         if folder.is_record(data):
             _keep_record(folder.load(data), task.stream, out)
         if expected:
@@ -217,6 +227,25 @@ def train(
     if world > 1:
         dist.destroy_process_group()
     return _finish(replace(config, data=data), out, task, state) if rank == 0 else {}
+
+
+def _check_same(out: Path, part: str, now: dict[str, Any]) -> None:
+    """What a run was begun with is what it is gone on with; what an older version did not know of is left aside."""
+    if not (out / "config.json").exists():
+        return
+    before, now = read_json(out / "config.json")[part], json.loads(json.dumps(now))
+    for name, value in before.items():
+        if name in now and now[name] != value:
+            said = f"{name.replace('_', ' ')} {value}, not {now[name]}"
+            raise UserError(f"{out} holds a run with {said}: choose another folder, or remove it")
+
+
+def _keep_origin(path: Path, origin: dict[str, Any]) -> None:
+    """A run that was killed before its first checkpoint begins anew; where it comes from is the first command still."""
+    if path.exists():
+        first = read_json(path)
+        origin = {**first, "continued": [*first.get("continued", []), origin["command"]]}
+    write_json(path, origin)
 
 
 def _keep_record(record: folder.Collection, stream: Stream, out: Path) -> None:
@@ -256,9 +285,6 @@ def _loop(
     total_steps = None if config.epochs is None else max(1, round(config.epochs * len(task.stream) / config.batch))
     steps_per_epoch = max(1, len(task.stream) // config.batch)
     began, last_save = time.perf_counter() - state.seconds, time.perf_counter()
-    sums: dict[str, float] = {}
-    summed = 0
-
     while True:
         state.seconds = time.perf_counter() - began
         progress = _agree(_progress(config, state, total_steps), world)
@@ -269,30 +295,32 @@ def _loop(
         set_learning_rate(state.optimisers, factor)
         if isinstance(state.model, Scheduled):
             state.model.schedule(progress)
-        torch.manual_seed(generator_for(config.seed, state.step).initial_seed())
+        place = (state.step, rank) if rank else (state.step,)
+        torch.manual_seed(generator_for(config.seed, *place).initial_seed())
         batch = task.stream.batch(state.step, config.batch).part(rank, world)
         losses, right = train_step(wrapped, Batch(*(field.to(device) for field in batch)), state.optimisers)
         if state.average is not None:
             _follow(state.average, state.model, min(config.average, (1 + state.step) / (10 + state.step)))
         state.step += 1
         for name, value in {**losses, "train_accuracy": right}.items():
-            sums[name] = sums.get(name, 0.0) + float(value)
-        summed += 1
+            state.sums[name] = state.sums.get(name, 0.0) + float(value)
+        state.summed += 1
         if not torch.isfinite(losses["total"]):
             raise UserError(f"the loss is {float(losses['total'])} at step {state.step}: try a lower --lr")
         if state.step % LOG_EVERY == 0 or state.step == total_steps:
             row = {"step": state.step, "epoch": round(state.step / steps_per_epoch, 3), "lr": config.lr * factor}
-            row |= {name: round(value / summed, 6) for name, value in sums.items()}
-            sums, summed = {}, 0
+            means = _mean(torch.tensor(list(state.sums.values()), dtype=torch.float64) / state.summed, world)
+            row |= {name: round(mean, 6) for name, mean in zip(state.sums, means.tolist(), strict=True)}
+            state.sums, state.summed = {}, 0
             look = config.stop_at is not None or state.step % steps_per_epoch < LOG_EVERY
             if look and task.validation is not None:
                 row["validation_accuracy"] = evaluate(state.best, task.validation)["accuracy"]
             state.rows.append(row | (probe(state.model) if probe else {}))
             if reporter:
                 reporter.show(row, progress, state.seconds)
-            if checkpoint and time.perf_counter() - last_save > config.checkpoint_seconds:
-                state.save(checkpoint)
-                last_save = time.perf_counter()
+        if checkpoint and time.perf_counter() - last_save > config.checkpoint_seconds:
+            state.save(checkpoint)
+            last_save = time.perf_counter()
     _watch(state, task, 1.0)
     if checkpoint:
         state.save(checkpoint)
@@ -345,6 +373,13 @@ def _agree(progress: float, world: int) -> float:
     return shared.item()
 
 
+def _mean(values: Tensor, world: int) -> Tensor:
+    """Over all processes, whose shares of a batch are equal."""
+    if world > 1:
+        dist.all_reduce(values)
+    return values / world
+
+
 @torch.no_grad()
 def _follow(average: nn.Module, model: nn.Module, decay: float) -> None:
     """An exponential average of the weights; counters are copied."""
@@ -358,7 +393,7 @@ def _follow(average: nn.Module, model: nn.Module, decay: float) -> None:
 @torch.no_grad()
 def _watch(state: State, task: Task, progress: float) -> None:
     """Keep what the network redraws of a few fixed images, at moments that grow apart: the frames of the animation."""
-    if progress < (len(state.frames) / FRAMES) ** 2:
+    if getattr(state.model, "decoder", None) is None or progress < (len(state.frames) / FRAMES) ** 2:
         return
     device = next(state.model.parameters()).device
     state.model.eval()
@@ -384,7 +419,7 @@ def _finish(config: TrainConfig, out: Path, task: Task, state: State) -> dict[st
         "parameters": count_parameters(model),
         "seconds": round(state.seconds, 1),
         "steps": state.step,
-        "images_seen": state.step * config.batch,
+        "images_seen": state.step * min(config.batch, len(task.stream)),
         "seed": config.seed,
         "selection": f"{config.stop_at:.2%} on validation" if _good_enough(config, state) else "last step",
         "weights_sha256": weights_sha256,

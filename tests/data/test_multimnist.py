@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from torchcaps import data as named
 from torchcaps.data.multimnist import (
     RULES,
     Digits,
@@ -11,6 +12,7 @@ from torchcaps.data.multimnist import (
     box_iou,
 )
 from torchcaps.data.sets import ImageSet
+from torchcaps.errors import UserError
 from torchcaps.testing import check_pairs, check_test_set
 from torchcaps.transforms import bounding_boxes
 
@@ -98,3 +100,9 @@ def test_the_test_set_is_pinned_and_begins_the_same_at_any_size(split: ImageSet)
     for some, more in zip(small.pairs, large.pairs, strict=True):
         assert torch.equal(some, more[:50])
     assert small.sha256() == "0905677d58dba28414678b3e1fef9e3f742e9949e9312d1b86a7612ca31ab2f5"
+
+
+def test_digits_that_make_no_pair_are_refused() -> None:
+    digits = named.images("mnist-mini", "test").take(torch.tensor([0]))
+    with pytest.raises(UserError, match="make no pairs"):
+        Digits(digits, RULES["multimnist"]).sample(8, torch.Generator().manual_seed(0))

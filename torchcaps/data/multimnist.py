@@ -17,9 +17,12 @@ from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
 from torchcaps.data.sets import Batch, ImageSet, generator_for, to_float
+from torchcaps.errors import UserError
 from torchcaps.transforms import bounding_boxes, place
 
 SHIFT = 4
+PATIENCE = 20
+"""Rounds of proposals of which none is allowed."""
 TEST_PAIRS = 10_000
 TEST_SEED = 2017
 BLOCK = 65_536
@@ -92,10 +95,13 @@ class Digits:
     def collect(self, count: int, propose: Callable[[int], Pairs]) -> Pairs:
         """`count` pairs that obey the rule, by rejection: every allowed pair is equally likely."""
         found: list[Pairs] = []
-        missing = count
+        missing, in_vain = count, 0
         while missing > 0:
             candidates = propose(missing)
             kept = self.allowed(candidates).nonzero()[:missing, 0]
+            in_vain = 0 if len(kept) else in_vain + 1
+            if in_vain == PATIENCE:
+                raise UserError(f"{len(self.images)} digits of {self.images.name} make no pairs by the rule: take more")
             found.append(Pairs(candidates.digits[kept], candidates.shifts[kept]))
             missing -= len(kept)
         return Pairs(*(torch.cat(column) for column in zip(*found, strict=True)))

@@ -6,6 +6,7 @@ evenly over all parents 0, which is also where routing starts.
 """
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -22,6 +23,7 @@ PAPER = "Sabour, Frosst and Hinton 2017, section 1; Srihari, Capsule Networks (l
 CUT = "the small networks with the weights in the package, 500 images"
 ACTIVE = 0.5
 SHOWN = 3
+BATCH = 250
 
 
 def _trials() -> dict[str, Trial]:
@@ -44,8 +46,22 @@ def tree_score(couplings: Float[Tensor, "b i j"], activations: Float[Tensor, "b 
     return ((1 - entropy) * activations).sum(1) / activations.sum(1)
 
 
+def measure(model: CapsNet, batch: data.Batch) -> dict[str, Any]:
+    """Means over the images, which are looked at a few at a time: a trace stores all votes."""
+    parts = [data.Batch(*part) for part in zip(*(field.split(BATCH) for field in batch), strict=True)]
+    found = [_measure(model, part) for part in parts]
+    weights = [len(part.images) / len(batch.images) for part in parts]
+
+    def mean(values: list[float]) -> float:
+        return sum(weight * value for weight, value in zip(weights, values, strict=True))
+
+    scores = zip(*(part["score"] for part in found), strict=True)
+    single = {name: mean([part[name] for part in found]) for name in found[0] if name != "score"}
+    return {"score": [mean(list(score)) for score in scores], **single}
+
+
 @torch.no_grad()
-def measure(model: CapsNet, batch: data.Batch) -> dict[str, list[float] | float]:
+def _measure(model: CapsNet, batch: data.Batch) -> dict[str, Any]:
     children = model.features(batch.images).activations
     output = model(batch.images, trace=True)
     assert output.trace is not None

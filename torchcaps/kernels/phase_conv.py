@@ -86,7 +86,7 @@ def _once(twin: Callable[..., Tensor], x: Tensor, weight: Tensor, stride: int, p
         y = twin(x.detach().requires_grad_(training), weight.detach().requires_grad_(training), None, stride, padding)
         if training:
             y.backward(torch.ones_like(y))
-        elif y.device.type == "cuda":
+        if y.device.type == "cuda":
             torch.cuda.synchronize()
 
 
