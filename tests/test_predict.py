@@ -126,8 +126,10 @@ def test_a_stream_that_fails_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         yield "a\n"
         raise ValueError("cut off")
 
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    ended = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: ended.set())
     assert [path for paths in as_they_come(lines(), BATCH) for path in paths] == ["a"]
+    assert ended.wait(10)
 
 
 def test_lines_are_batched_when_they_rush() -> None:

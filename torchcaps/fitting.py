@@ -105,4 +105,7 @@ def _augmentation(args: Namespace, spec: named.DataSpec) -> dict[str, Any] | Non
         if not 0 <= value <= limit:
             flag = "rotate" if name == "rotation" else name
             raise UserError(f"--{flag} must be from 0 to {limit}, not {value}")
-    return asdict(replace(augmentation(args.augment or usual), **changed))
+    own = augmentation(args.augment or usual)
+    if args.augment is None:
+        own = replace(own, colour=spec.jitter or own.colour)
+    return asdict(replace(own, **changed))

@@ -116,7 +116,8 @@ def test_tweak(page):
     moving = page.evaluate(PIXELS % "#tweaked")
     changed(page, PIXELS % "#tweaked", moving)
     page.locator(".bar").nth(4).click()
-    expect(page.locator("#play")).to_have_text("What does number 3 do?")
+    # At once, not when the animation would have ended by itself.
+    expect(page.locator("#play")).to_have_text("What does number 3 do?", timeout=4000)
     page.get_by_role("button", name="Reset").click()
     expect(page.locator("#tweaked-caption")).to_contain_text("as it is")
     changed(page, PIXELS % "#tweaked", page.evaluate("() => []"))

@@ -200,7 +200,7 @@ def test_a_taken_port_is_explained():
 
 def test_the_server_listens_on_this_machine_only(model):
     with pytest.raises(UserError, match="one address"):
-        serve(model, "capsnet-multimnist-small", "multimnist", 0, False, host="0.0.0.0")
+        serve(model, "capsnet-multimnist-small", "multimnist", port=0, open_browser=False, host="0.0.0.0")
 
 
 def test_fuzzed_requests(address):

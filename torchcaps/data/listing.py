@@ -55,6 +55,11 @@ def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part], name
 
 
+def readable(name: str) -> str:
+    """A name of a file or class as text: bytes that are not UTF-8 become question marks."""
+    return name.encode(errors="replace").decode()
+
+
 def is_own(name: str) -> bool:
     """Whether a data argument is a path to images rather than the name of a data set."""
     return Path(name).is_dir() or Path(name).suffix.lower() == ".csv"
@@ -84,7 +89,7 @@ def files_below(folder: str | Path, above: frozenset[str] = frozenset()) -> Iter
 
     So are links that lead back to a folder `above` themselves.
     """
-    above = above | {os.path.realpath(folder)}
+    above |= {os.path.realpath(folder)}
     for entry in _entries(folder):
         if not _is_folder(entry):
             yield entry.path
@@ -98,7 +103,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _from_folder(root: Path) -> Listing:
-    folders = [entry for entry in _entries(root) if _is_folder(entry)]
+    folders = [entry for entry in _entries(root) if _is_folder(entry) and os.path.realpath(entry.path) != str(root)]
     splits = {entry.name: _SPLIT_NAMES.get(entry.name.lower()) for entry in folders}
     if "train" in splits.values() and None not in splits.values():
         classes = [(inner, splits[outer.name]) for outer in folders for inner in _entries(outer.path)]
@@ -109,7 +114,7 @@ def _from_folder(root: Path) -> Listing:
         raise UserError(f"{root} has no sub-folders: put the images of each class into one, named after the class")
     files, others, empty = [], 0, []
     for entry, split in classes:
-        below = list(files_below(entry.path))
+        below = list(files_below(entry.path, frozenset({str(root)})))
         found = [path for path in below if is_image(path)]
         files += [Labelled(path[len(str(root)) + 1 :], entry.name, split) for path in found]
         others += len(below) - len(found)
@@ -127,11 +132,8 @@ def _from_csv(path: Path) -> Listing:
         raise UserError(f"{path} cannot be read as a table in UTF-8: {error}") from None
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)
-    table = csv.reader(text.splitlines(), delimiter=delimiter, strict=True)
-    try:
-        rows = [[cell.strip() for cell in row] for row in table if any(row)]
-    except csv.Error as error:
-        raise UserError(f"{path}: line {table.line_num} is not a row of a table: {error}") from None
+    lines = text.splitlines()
+    rows = [[cell.strip() for cell in row] for row in _rows(path, lines, delimiter) if any(row)]
     if not rows or len(rows[0]) < 2:
         raise UserError(f"{path} needs a column of paths and one of labels")
     header = [cell.lower() for cell in rows[0]]
@@ -147,6 +149,19 @@ def _from_csv(path: Path) -> Listing:
     if repeated:
         raise UserError(f"{path} names {repeated[0]} more than once: an image has one label here")
     return Listing(path.parent, tuple(files))
+
+
+def _rows(path: Path, lines: list[str], delimiter: str) -> Iterator[list[str]]:
+    """A row for each line: one that goes on in the next has a quote that nobody closes."""
+    table, line = csv.reader(lines, delimiter=delimiter), 0
+    try:
+        for row in table:
+            if table.line_num > line + 1:
+                raise UserError(f"{path}: line {line + 1} is not a row of a table: its quote is not closed")
+            line = table.line_num
+            yield row
+    except csv.Error as error:
+        raise UserError(f"{path}: line {line + 1} is not a row of a table: {error}") from None
 
 
 def _row(path: Path, number: int, row: list[str], where: int, what: int, split: int | None) -> Labelled:

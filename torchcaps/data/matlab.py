@@ -9,6 +9,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +40,7 @@ def read(path: str | Path) -> dict[str, Value]:
     """
     path = Path(path)
     with reading(path) as file:
-        content = memoryview(file.read(LARGEST_ARRAY + 1))
-    if len(content) > LARGEST_ARRAY:
-        raise UserError(f"{path} is far too large for a data set")
+        content = memoryview(_bounded(file, path)).toreadonly()
     if bytes(content[:10]) == b"MATLAB 7.3":
         raise UserError(f"{path} is a version 7.3 file, which is HDF5: save it again with MATLAB's -v7")
     order = {b"IM": "<", b"MI": ">"}.get(bytes(content[126:128]))
@@ -51,6 +50,16 @@ def read(path: str | Path) -> dict[str, Value]:
         return dict(_variables(content[128:], order))
     except (DamagedError, UnicodeDecodeError, ValueError, struct.error, zlib.error) as error:
         raise UserError(f"{path} is damaged or of a kind that is not read here: {error}") from error
+
+
+def _bounded(file: BufferedIOBase, path: Path) -> bytearray:
+    """All of it, a little at a time: a small file may unpack to any size."""
+    content = bytearray()
+    while part := file.read(1 << 20):
+        content += part
+        if len(content) > LARGEST_ARRAY:
+            raise UserError(f"{path} is far too large for a data set")
+    return content
 
 
 def numbers(variables: dict[str, Value], name: str, path: str | Path) -> np.ndarray:

@@ -164,7 +164,7 @@ class Study:
         What `probe` returns of the network is in each row of `metrics`.
         """
         out, wanted = self.run_folder(trial), trial.resolved()
-        if (out / "trial.json").exists() and read_json(out / "trial.json") != wanted:
+        if (out / "trial.json").exists() and not _is_same(read_json(out / "trial.json"), wanted):
             shutil.rmtree(out)
         write_json(out / "trial.json", wanted)
         if not (out / "result.json").exists():
@@ -292,6 +292,14 @@ def _with_palette(png: bytes) -> bytes:
     with Image.open(io.BytesIO(png)) as picture:
         picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
     return file.getvalue()
+
+
+def _is_same(before: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """A field that was not there before may have come since, if it is None."""
+    for part in ("network", "config"):
+        if any(before.get(part, {}).get(name) != value for name, value in wanted[part].items()):
+            return False
+    return all(before.get(name) == wanted[name] for name in wanted if name not in ("network", "config"))
 
 
 def _plain(value: Any) -> Any:

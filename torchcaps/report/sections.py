@@ -15,6 +15,7 @@ from torch import nn
 
 from torchcaps import data as named
 from torchcaps import figures, metrics, probes
+from torchcaps.data.listing import readable
 from torchcaps.data.sets import ScoredSet
 from torchcaps.errors import UserError
 from torchcaps.figures.scores import FEW
@@ -71,7 +72,7 @@ class FinishedRun:
     @property
     def names(self) -> tuple[str, ...]:
         """The classes for matplotlib, which takes what is between two dollar signs for a formula."""
-        return tuple(name.replace("$", r"\$") for name in self.classes)
+        return tuple(readable(name).replace("$", r"\$") for name in self.classes)
 
 
 def read_run(run: Path) -> FinishedRun:
@@ -160,7 +161,7 @@ def _animation(run: FinishedRun) -> Iterator[Section]:
         return
     frames = run.watched["frames"].float() / 255
     best = int((frames[-1] - run.watched["targets"]).square().flatten(1).mean(1).argmin())
-    names = [run.classes[int(k)] for k in run.watched["labels"][best]]
+    names = [readable(run.classes[int(k)]) for k in run.watched["labels"][best]]
     steps, seconds = run.result["steps"], run.result["seconds"]
     # As kept by the training loop: at moments that grow apart, but no more than one a step.
     parts = [min(1.0, max((t / FRAMES) ** 2, t / max(steps, 1))) for t in range(len(frames))]

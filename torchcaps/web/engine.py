@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps import data as named
+from torchcaps.data.listing import readable
 from torchcaps.data.multimnist import RULES
 from torchcaps.functional import votes
 from torchcaps.models.capsnet import CapsNet
@@ -65,7 +66,7 @@ class Engine:
         config: Any = model.config
         self.image: tuple[int, int, int] = config.image
         self.digits: int = config.digits
-        self.labels = list(named.find(data).classes)
+        self.labels = [readable(name) for name in named.find(data).classes]
         self.baseline_name = self._find_baseline()
         self.baseline = create_model(self.baseline_name, pretrained=True).eval() if self.baseline_name else None
         with torch.inference_mode():

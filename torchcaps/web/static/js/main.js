@@ -23,7 +23,7 @@ async function start() {
   if (!state.fromAddress(location.hash.slice(1))) state.layers = firstLayers(state);
   state.dispatchEvent(new Event("picture"));
   // Another state was pasted into the address; the skip link's own fragment is no state.
-  window.addEventListener("hashchange", () => location.hash.includes("=") && location.reload());
+  window.addEventListener("hashchange", (event) => new URL(event.newURL).hash.includes("=") && location.reload());
   document.documentElement.dataset.ready = "true";
 }
 
