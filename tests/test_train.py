@@ -24,10 +24,10 @@ from torchcaps.optim import load_optimiser_tensors, make_optimisers, optimiser_t
 from torchcaps.runs import Checkpoint, load_run, prolong, read_json, write_tensors
 from torchcaps.train import _keep_origin, defaults_for, train, train_step
 
-SMALL = {"data": "mnist-mini", "epochs": 0.8, "batch": 32, "validation": 200, "checkpoint_seconds": 0.0}
+SMALL = {"data": "mnist-mini", "epochs": 0.8, "batch": 32, "validation": 200, "checkpoint_seconds": 0.2}
 
 
-OPTIONS = "--data mnist-mini --epochs 0.8 --batch 32 --validation 200 --checkpoint-seconds 0"
+OPTIONS = "--data mnist-mini --epochs 0.8 --batch 32 --validation 200 --checkpoint-seconds 0.2"
 
 
 def command(out: Path, *more: str) -> list[str]:
