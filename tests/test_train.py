@@ -21,8 +21,8 @@ from torchcaps.errors import UserError
 from torchcaps.models.baseline import CNN
 from torchcaps.models.zoo import create_model
 from torchcaps.optim import load_optimiser_tensors, make_optimisers, optimiser_tensors
-from torchcaps.runs import Checkpoint, load_run, prolong, read_json, write_tensors
-from torchcaps.train import _keep_origin, defaults_for, train, train_step
+from torchcaps.runs import Checkpoint, keep_origin, load_run, prolong, read_json, write_tensors
+from torchcaps.train import defaults_for, train, train_step
 
 SMALL = {"data": "mnist-mini", "epochs": 0.8, "batch": 32, "validation": 200, "checkpoint_seconds": 0.2}
 
@@ -169,7 +169,7 @@ def test_a_run_is_not_gone_on_with_by_another_configuration(tmp_path: Path) -> N
 
 def test_begun_again_it_comes_from_the_first_command(tmp_path: Path) -> None:
     for command in ("train capsnet", "train --resume", "train --resume again"):
-        _keep_origin(tmp_path / "manifest.json", {"command": command})
+        keep_origin(tmp_path, {"command": command})
     assert read_json(tmp_path / "manifest.json") == {
         "command": "train capsnet",
         "continued": ["train --resume", "train --resume again"],

@@ -163,18 +163,40 @@ def prolong(run: Path, budget: dict[str, float | None]) -> None:
         if before is None or value < before:
             reason = "was not given one" if before is None else f"has {before:g} already"
             raise UserError(f"--{name.replace('_', '-')} {value:g} does not prolong {run}, which {reason}")
-    origin = read_json(run / "manifest.json")
-    continued = [*origin.get("continued", []), " ".join(["torchcaps", *sys.argv[1:]])]
     # The old result goes first: killed in between, the run is unfinished, not finished with another budget.
     (run / "result.json").unlink(missing_ok=True)
     write_json(run / "config.json", {**saved, "train": {**saved["train"], **longer}})
-    write_json(run / "manifest.json", {**origin, "continued": continued})
+    keep_origin(run, {"command": _command()})
+
+
+def check_same(run: Path, part: str, now: dict[str, Any]) -> None:
+    """What a run was begun with is what it is gone on with; what an older version did not know of is left aside."""
+    if not (run / "config.json").exists():
+        return
+    before, now = read_json(run / "config.json")[part], json.loads(json.dumps(now))
+    for name, value in before.items():
+        if name in now and now[name] != value:
+            said = f"{name.replace('_', ' ')} {value}, not {now[name]}"
+            raise UserError(f"{run} holds a run with {said}: choose another folder, or remove it")
+
+
+def keep_origin(run: Path, origin: dict[str, Any]) -> None:
+    """A run comes from the command that began it; those that went on with it are listed."""
+    path = run / "manifest.json"
+    if path.exists():
+        first = read_json(path)
+        origin = {**first, "continued": [*first.get("continued", []), origin["command"]]}
+    write_json(path, origin)
+
+
+def _command() -> str:
+    return " ".join(["torchcaps", *sys.argv[1:]])
 
 
 def manifest(config: dict[str, Any], data_hashes: dict[str, str]) -> dict[str, Any]:
     """Where a result comes from."""
     return {
-        "command": " ".join(["torchcaps", *sys.argv[1:]]),
+        "command": _command(),
         "seed": config["train"]["seed"],
         "commit": _commit(),
         "versions": {"torchcaps": __version__, "torch": torch.__version__, "python": platform.python_version()},

@@ -4,7 +4,6 @@ Every step is a function of the seed and the step's number (see `data/sets.py`),
 resumed ends in the same bytes as one that was not. A budget in seconds is the exception: its schedule is the clock's.
 """
 
-import json
 import os
 import sys
 import time
@@ -40,7 +39,18 @@ from torchcaps.optim import (
 )
 from torchcaps.progress import Reporter
 from torchcaps.routing import EM, Dynamic, Routing
-from torchcaps.runs import Checkpoint, Rows, manifest, model_config, read_json, write_json, write_rows, write_tensors
+from torchcaps.runs import (
+    Checkpoint,
+    Rows,
+    check_same,
+    keep_origin,
+    manifest,
+    model_config,
+    read_json,
+    write_json,
+    write_rows,
+    write_tensors,
+)
 from torchcaps.transforms import Augmentation
 
 Probe = Callable[[nn.Module], dict[str, float]]
@@ -185,7 +195,7 @@ def train(
     A folder that already has a checkpoint of this configuration is gone on with; a finished one is only read.
     """
     world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    _check_same(out, "train", asdict(config))
+    check_same(out, "train", asdict(config))
     if (out / "result.json").exists():
         return read_json(out / "result.json")
     if config.batch % world:
@@ -200,7 +210,7 @@ def train(
     task = load_task(replace(config, data=data))
     model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     _check_fits(model, task.watched, replace(config, data=data))
-    _check_same(out, "model", model_config(model))
+    check_same(out, "model", model_config(model))
     optimisers = make_optimisers(model, config.optimiser, config.lr)
     average = deepcopy(model).requires_grad_(False) if config.average else None
     state = State(0, 0.0, model, optimisers, average, [], [])
@@ -217,7 +227,7 @@ def train(
             expected.check()
         resolved = {"train": asdict(config), "model": model_config(model)}
         write_json(out / "config.json", resolved)
-        _keep_origin(out / "manifest.json", manifest(resolved, named.hashes(data)))
+        keep_origin(out, manifest(resolved, named.hashes(data)))
         if folder.is_record(data):
             _keep_record(folder.load(data), task.stream, out)
         if expected:
@@ -227,25 +237,6 @@ def train(
     if world > 1:
         dist.destroy_process_group()
     return _finish(replace(config, data=data), out, task, state) if rank == 0 else {}
-
-
-def _check_same(out: Path, part: str, now: dict[str, Any]) -> None:
-    """What a run was begun with is what it is gone on with; what an older version did not know of is left aside."""
-    if not (out / "config.json").exists():
-        return
-    before, now = read_json(out / "config.json")[part], json.loads(json.dumps(now))
-    for name, value in before.items():
-        if name in now and now[name] != value:
-            said = f"{name.replace('_', ' ')} {value}, not {now[name]}"
-            raise UserError(f"{out} holds a run with {said}: choose another folder, or remove it")
-
-
-def _keep_origin(path: Path, origin: dict[str, Any]) -> None:
-    """A run that was killed before its first checkpoint begins anew; where it comes from is the first command still."""
-    if path.exists():
-        first = read_json(path)
-        origin = {**first, "continued": [*first.get("continued", []), origin["command"]]}
-    write_json(path, origin)
 
 
 def _keep_record(record: folder.Collection, stream: Stream, out: Path) -> None:
