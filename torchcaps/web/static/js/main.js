@@ -30,7 +30,7 @@ async function start() {
 function introduce(about) {
   const [, h, w] = about.image;
   const parts = [about.name, `${about.parameters.toLocaleString("en")} parameters`, `${h}×${w} pixels`, `trained on ${about.data}`];
-  if (about.accuracy) parts.push(`${(about.accuracy * 100).toFixed(1)} % right`);
+  if (about.accuracy) parts.push(`${(about.accuracy * 100).toFixed(1)}\u00a0%\u00a0right`);
   $("model-line").textContent = parts.join(" · ");
   const isDigits = about.classes.every((label) => /^\d$/.test(label));
   if (!isDigits) for (const noun of document.querySelectorAll(".noun")) noun.textContent = "class";
