@@ -19,9 +19,9 @@ from torch.nn.functional import avg_pool2d
 from torchcaps import data as named
 from torchcaps.data.sets import Batch
 from torchcaps.models.matrix import MatrixCaps, MatrixConfig
-from torchcaps.optim import learning_rate, make_optimisers, set_learning_rate
-from torchcaps.runs import manifest
-from torchcaps.train import train_step
+from torchcaps.training.loop import train_step
+from torchcaps.training.optim import learning_rate, make_optimisers, set_learning_rate
+from torchcaps.training.runs import manifest
 
 CONFIG = MatrixConfig(image=(1, 14, 14), classes=10, channels=8, primary_types=2, types=(4, 4), kernel=2)
 BATCH, LR, LAST = 4, 3e-3, 500

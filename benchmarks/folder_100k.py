@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from torchcaps.core.files import write_json
+from torchcaps.core.machine import processor
 from torchcaps.data import folder
-from torchcaps.data.decode import BUFFER, threads
+from torchcaps.data.folder.decode import BUFFER, threads
 from torchcaps.data.named import find, for_training
-from torchcaps.runs import processor, write_json
 
 ROOT = Path(__file__).parent.parent
 CLASSES, SIDE, IMAGE = 10, 48, (3, 32, 32)

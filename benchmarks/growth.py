@@ -12,12 +12,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 
-from torchcaps.forecast import peak_bytes
-from torchcaps.functional import squash, votes
+from torchcaps.core.files import write_json
+from torchcaps.core.functional import squash, votes
 from torchcaps.kernels import fused_routing
 from torchcaps.kernels.workspace import keep_freed_memory
 from torchcaps.routing import Dynamic, VoteShape
-from torchcaps.runs import manifest, write_json
+from torchcaps.training.forecast import peak_bytes
+from torchcaps.training.runs import manifest
 
 ROOT = Path(__file__).parent.parent
 BASE = {"batch": 32, "children": 576, "parents": 10, "iterations": 3}

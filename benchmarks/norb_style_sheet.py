@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from torchcaps.data.norb_style.making import TOYS  # noqa: E402
-from torchcaps.data.norb_style.render import LIGHTINGS, render  # noqa: E402
-from torchcaps.data.norb_style.volume import Volume, voxels  # noqa: E402
-from torchcaps.figures.style import SMALL, Pixels, Sheet, rgb, style, to_png  # noqa: E402
+from torchcaps.data.synthetic.norb_style.making import TOYS  # noqa: E402
+from torchcaps.data.synthetic.norb_style.render import LIGHTINGS, render  # noqa: E402
+from torchcaps.data.synthetic.norb_style.volume import Volume, voxels  # noqa: E402
+from torchcaps.viz.figures.style import SMALL, Pixels, Sheet, rgb, style, to_png  # noqa: E402
 
 COLUMNS = 10
 LABEL = 1.5

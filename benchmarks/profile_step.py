@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torchcaps.runs import manifest, read_json, write_json
+from torchcaps.core.files import read_json, write_json
+from torchcaps.training.runs import manifest
 
 RESULT = Path(__file__).parent.parent / "results" / "bench" / "profile.json"
 NETWORKS = ("capsnet-mnist", "capsnet-multimnist-small")
@@ -24,8 +25,8 @@ def profile(network: str, twin: str, path: Path) -> None:
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
+    from torchcaps.app.twins import training
     from torchcaps.kernels.workspace import keep_freed_memory
-    from torchcaps.twins import training
 
     if twin == "ours":
         keep_freed_memory()

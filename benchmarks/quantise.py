@@ -14,9 +14,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from torchcaps.core.files import write_json
 from torchcaps.kernels.phase_conv import phase_conv2d
 from torchcaps.kernels.workspace import keep_freed_memory
-from torchcaps.runs import manifest, write_json
+from torchcaps.training.runs import manifest
 
 RESULT = Path(__file__).parent.parent / "results" / "bench" / "quantise.json"
 BATCH, WARM_UP, REPEATS = 256, 3, 10

@@ -9,8 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from torchcaps.bench import run
-from torchcaps.runs import manifest, write_json
+from torchcaps.app.bench import run
+from torchcaps.core.files import write_json
+from torchcaps.training.runs import manifest
 
 RESULT = Path(__file__).parent.parent / "results" / "bench" / "bench.json"
 

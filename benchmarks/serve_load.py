@@ -20,7 +20,7 @@ from typing import Any
 
 from serving import RESULTS, Process, serving
 
-from torchcaps.runs import processor
+from torchcaps.core.machine import processor
 
 PAUSE = 0.1
 SETTLED = 10

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import torch
 
+from torchcaps.analysis.evaluate import evaluate
+from torchcaps.core.files import read_json, write_json, write_tensors
 from torchcaps.data import load_test_set
-from torchcaps.evaluate import evaluate
 from torchcaps.models.pretrained import FOLDER
-from torchcaps.models.zoo import count_parameters
-from torchcaps.runs import load_run, read_json, write_json, write_tensors
+from torchcaps.models.registry import count_parameters
+from torchcaps.training.runs import load_run
 
 
 def main() -> None:

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from torchcaps.data.multimnist import RULES, Digits, Pairs, PairStream
+from torchcaps.core.functional import length, squash
+from torchcaps.core.types import ModelOutput, RoutingOutput
 from torchcaps.data.sets import Batch, ImageSet
-from torchcaps.evaluate import exact_match
-from torchcaps.functional import length, squash
-from torchcaps.layers import PrimaryCaps
-from torchcaps.losses import margin_loss, reconstruction_loss
+from torchcaps.data.synthetic.multimnist import RULES, Digits, Pairs, PairStream
+from torchcaps.data.transforms import shift
 from torchcaps.models.capsnet import CapsNet, CapsNetConfig
+from torchcaps.nn.losses import margin_loss, reconstruction_loss
+from torchcaps.nn.primary import PrimaryCaps
 from torchcaps.routing import Competition, Routing, VoteShape
 from torchcaps.routing.base import Recorder
-from torchcaps.transforms import shift
-from torchcaps.types import ModelOutput, RoutingOutput
+from torchcaps.training.scoring import exact_match
 
 
 class Procedure1(Routing):
@@ -47,7 +47,7 @@ class Procedure1(Routing):
     def shown(self, number: int) -> bool:
         return True
 
-    def forward(self, votes: Tensor, activations=None, trace: bool = False, competition=None) -> RoutingOutput:
+    def forward(self, votes: Tensor, children: Capsules, *, competition=None, trace: bool = False) -> RoutingOutput:
         b, v, recorder = self.start(votes), votes[:, 0], Recorder(trace)
         for number in range(self.passes()):
             c = self.couple(b, competition)
@@ -120,8 +120,8 @@ class AlwaysThree(Procedure1):
 
 
 class AlwaysThreeButShowsWhatWasAskedFor(AlwaysThree):
-    def forward(self, votes: Tensor, activations=None, trace: bool = False, competition=None) -> RoutingOutput:
-        output = super().forward(votes, activations, trace, competition)
+    def forward(self, votes: Tensor, children: Capsules, *, competition=None, trace: bool = False) -> RoutingOutput:
+        output = super().forward(votes, children, competition=competition, trace=trace)
         if output.trace is None:
             return output
         rows = torch.arange(self.iterations).clamp(max=2)
@@ -151,8 +151,8 @@ class KeepsItsLogits(Procedure1):
     def start(self, votes: Tensor) -> Tensor:
         return super().start(votes) + self.kept
 
-    def forward(self, votes: Tensor, activations=None, trace: bool = False, competition=None) -> RoutingOutput:
-        output = super().forward(votes, activations, True, competition)
+    def forward(self, votes: Tensor, children: Capsules, *, competition=None, trace: bool = False) -> RoutingOutput:
+        output = super().forward(votes, children, competition=competition, trace=True)
         assert output.trace is not None
         self.kept = output.trace.logits[-1].detach().mean(0)
         return output if trace else output._replace(trace=None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchcaps.cli import _parser
+from torchcaps.app.cli import _parser
 from torchcaps.routing import ROUTINGS
 
 ROOT = Path(__file__).parents[1]

@@ -42,4 +42,6 @@ def test_example(example: doctest.DocTest) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert {"torchcaps.functional.squash", "torchcaps.transforms.place"} <= {example.name for example in examples()}
+    assert {"torchcaps.core.functional.squash", "torchcaps.data.transforms.place"} <= {
+        example.name for example in examples()
+    }

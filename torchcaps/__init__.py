@@ -18,30 +18,40 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 # Resolved on first use, so that `torchcaps --help` does not wait for torch.
 _HOMES = {
-    "create_model": "torchcaps.models.zoo",
-    "list_models": "torchcaps.models.zoo",
-    "load_run": "torchcaps.runs",
-    "CapsuleMap": "torchcaps.types",
-    "Capsules": "torchcaps.types",
-    "ClassCaps": "torchcaps.layers",
-    "ConvCaps": "torchcaps.layers",
-    "DenseCaps": "torchcaps.layers",
-    "PrimaryCaps": "torchcaps.layers",
-    "RoutingOutput": "torchcaps.types",
-    "RoutingTrace": "torchcaps.types",
+    "create_model": "torchcaps.models.registry",
+    "list_models": "torchcaps.models.registry",
+    "register_model": "torchcaps.models.registry",
+    "register_routing": "torchcaps.routing",
+    "load_run": "torchcaps.training.runs",
+    "CapsuleMap": "torchcaps.core.types",
+    "Capsules": "torchcaps.core.types",
+    "ClassCaps": "torchcaps.nn",
+    "ConvCaps": "torchcaps.nn",
+    "DenseCaps": "torchcaps.nn",
+    "ModelOutput": "torchcaps.core.types",
+    "PrimaryCaps": "torchcaps.nn",
+    "PrimaryPoses": "torchcaps.nn",
+    "RoutingOutput": "torchcaps.core.types",
+    "RoutingTrace": "torchcaps.core.types",
     "ROUTINGS": "torchcaps.routing",
-    "squash": "torchcaps.functional",
-    "UserError": "torchcaps.errors",
+    "squash": "torchcaps.core.functional",
+    "UserError": "torchcaps.core.errors",
 }
+_ROOMS = (
+    "core", "routing", "kernels", "nn", "data", "models", "training", "analysis", "viz", "experiments", "testing",
+    "app",
+)  # fmt: skip
 
 __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"torchcaps.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'torchcaps' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, *_ROOMS]

@@ -1,3 +1,3 @@
-from torchcaps.cli import main
+from torchcaps.app.cli import main
 
 main()

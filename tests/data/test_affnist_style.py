@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from torchcaps import data as named
-from torchcaps.data import affnist_style, sources
-from torchcaps.transforms import affine, bounding_boxes
+from torchcaps.data import sources
+from torchcaps.data.synthetic import affnist_style
+from torchcaps.data.transforms import affine, bounding_boxes
 
 
 @pytest.fixture(scope="module")

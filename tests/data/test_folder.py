@@ -14,16 +14,17 @@ import torch
 from PIL import Image, ImageDraw
 
 from torchcaps import data as named
-from torchcaps.cli import main
+from torchcaps.app.cli import main
+from torchcaps.app.web.samples import load_samples
+from torchcaps.core.errors import UserError
+from torchcaps.core.files import read_json
 from torchcaps.data import folder
-from torchcaps.data.division import divide, find_copies
-from torchcaps.data.listing import SPLITS, Labelled, list_images
+from torchcaps.data.folder.division import divide, find_copies
+from torchcaps.data.folder.listing import SPLITS, Labelled, list_images
+from torchcaps.data.readers.pictures import open_image, read_bytes
 from torchcaps.data.sets import MOST_REPEATS, ImageSet, ImageStream
-from torchcaps.errors import UserError
-from torchcaps.images import open_image, read_bytes
-from torchcaps.report.sections import read_run
-from torchcaps.runs import load_run, read_json
-from torchcaps.web.samples import load_samples
+from torchcaps.training.runs import load_run
+from torchcaps.viz.report.sections import read_run
 
 
 @pytest.fixture(autouse=True)

@@ -4,17 +4,11 @@ import pytest
 import torch
 
 from torchcaps import data as named
-from torchcaps.data.multimnist import (
-    RULES,
-    Digits,
-    PairSet,
-    PairStream,
-    box_iou,
-)
+from torchcaps.core.errors import UserError
 from torchcaps.data.sets import ImageSet
-from torchcaps.errors import UserError
+from torchcaps.data.synthetic.multimnist import RULES, Digits, PairSet, PairStream, box_iou
+from torchcaps.data.transforms import bounding_boxes
 from torchcaps.testing import check_pairs, check_test_set
-from torchcaps.transforms import bounding_boxes
 
 OVERLAY = {name: rule.overlay for name, rule in RULES.items()}
 
@@ -45,7 +39,7 @@ def test_test_pairs_conform(name: str, split: ImageSet) -> None:
     data = PairSet(name, Digits(split, RULES[name]), count=150)
     check_pairs(data, split, overlay=OVERLAY[name])
     check_test_set(data)
-    assert data.digits == 2
+    assert data.objects == 2
 
 
 def test_boxes_and_their_overlap() -> None:

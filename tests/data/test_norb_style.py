@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from torchcaps import data as named
-from torchcaps.data import norb, norb_style, sources, viewpoints
-from torchcaps.data.catalogue import FILES, FileSpec, Source, member
-from torchcaps.data.norb_style import SIDE, Scenes, making
-from torchcaps.data.norb_style.making import TOYS, Arrays, make
-from torchcaps.data.norb_style.render import LIGHTINGS, camera, render, trace
-from torchcaps.data.norb_style.solids import (
+from torchcaps.data import sources, viewpoints
+from torchcaps.data.readers import norb
+from torchcaps.data.sources.catalogue import FILES, FileSpec, Source, member
+from torchcaps.data.synthetic import norb_style
+from torchcaps.data.synthetic.norb_style import SIDE, Scenes, making
+from torchcaps.data.synthetic.norb_style.making import TOYS, Arrays, make
+from torchcaps.data.synthetic.norb_style.render import LIGHTINGS, camera, render, trace
+from torchcaps.data.synthetic.norb_style.solids import (
     Solid,
     blended,
     box,
@@ -29,7 +31,7 @@ from torchcaps.data.norb_style.solids import (
     turned,
     without,
 )
-from torchcaps.data.norb_style.volume import CELL, Volume, voxels
+from torchcaps.data.synthetic.norb_style.volume import CELL, Volume, voxels
 
 FEW = Scenes((4,), elevations=(0, 2, 5), azimuths=(0, 4, 10, 32), lightings=(1, 5))
 CUBE = box((0, 0, 0), (1, 1, 1), rounding=0.0)

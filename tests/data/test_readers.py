@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from torchcaps.data import affnist, cifar, files, idx, matlab, norb, pickled, svhn
-from torchcaps.data.catalogue import FILES, SETS
-from torchcaps.errors import UserError
+from torchcaps.core.errors import UserError
+from torchcaps.data.readers import affnist, cifar, files, idx, matlab, norb, pickled, svhn
+from torchcaps.data.sources.catalogue import FILES, SETS
 
 DIGITS = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 IDX_BYTES = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, *range(24)])

@@ -19,10 +19,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from torchcaps.data import clients, norb, sources
-from torchcaps.data.catalogue import FILES, SETS, FileSpec, Source, member
-from torchcaps.data.clients import Debian, Npm, Pypi, Web
-from torchcaps.errors import UserError
+from torchcaps.core.errors import UserError
+from torchcaps.data import sources
+from torchcaps.data.readers import norb
+from torchcaps.data.sources import clients
+from torchcaps.data.sources.catalogue import FILES, SETS, FileSpec, Source, member
+from torchcaps.data.sources.clients import Debian, Npm, Pypi, Web
 
 CONTENT = bytes(range(256)) * 400
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -425,12 +427,13 @@ import sys, types
 for name, folder in (("torchcaps", {root!r}), ("torchcaps.data", {root!r} + "/data")):
     sys.modules[name] = package = types.ModuleType(name)
     package.__path__ = [folder]
-from torchcaps.data import catalogue, clients, sources
+from torchcaps.data import sources
+from torchcaps.data.sources import catalogue, clients
 """
 
 
 def alone(script: str) -> list[str]:
-    return [sys.executable, "-c", ALONE.format(root=str(Path(sources.__file__).parents[1])) + script]
+    return [sys.executable, "-c", ALONE.format(root=str(Path(sources.__file__).parents[2])) + script]
 
 
 def test_a_killed_process_leaves_no_half_file(serve, offer, cache):

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from torchcaps.analysis.evaluate import evaluate
 from torchcaps.data import for_testing, images
-from torchcaps.evaluate import evaluate
 from torchcaps.experiments import routing_guide as guide
 from torchcaps.experiments.base import Study
 from torchcaps.experiments.routings import SECONDS, Table, centred, evenly, inspect, plan, tabulate
 from torchcaps.models.capsnet import CapsNet
-from torchcaps.models.zoo import create_model
+from torchcaps.models.registry import create_model
 from torchcaps.routing import ROUTINGS
 from torchcaps.testing.routing_case import RoutingCase, routed
 

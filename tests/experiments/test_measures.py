@@ -2,15 +2,16 @@
 
 import torch
 
-from torchcaps.data import faces, images
+from torchcaps.data import images
+from torchcaps.data.synthetic import faces
 from torchcaps.experiments.equivariance import moved, path_linearity, readout
 from torchcaps.experiments.fig4 import width
 from torchcaps.experiments.fig_a1 import routing_changes
 from torchcaps.experiments.parse_tree import tree_score
 from torchcaps.experiments.protocols import SMOKE
-from torchcaps.models.zoo import create_model
-from torchcaps.runs import load_run
-from torchcaps.train import defaults_for, train
+from torchcaps.models.registry import create_model
+from torchcaps.training.loop import defaults_for, train
+from torchcaps.training.runs import load_run
 
 
 def test_tree_score_is_one_for_a_tree_and_zero_for_none() -> None:

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from torchcaps.cli import main
+from torchcaps.analysis.probes import TWEAKS
+from torchcaps.app.cli import main
 from torchcaps.data import DATA
 from torchcaps.experiments import EXPERIMENTS
 from torchcaps.experiments.base import Study, Trial
 from torchcaps.experiments.reproduce import load, plan
-from torchcaps.models.zoo import configure, count_parameters, create_model
-from torchcaps.probes import TWEAKS
+from torchcaps.models.registry import configure, count_parameters, create_model
 
 
 def paper(name: str) -> list[Trial]:
@@ -26,7 +26,7 @@ def test_every_plan_can_be_built(name: str, preset: str) -> None:
     for trial in trials:
         config = configure(trial.model, **trial.overrides)
         assert DATA[trial.data].image == config.image, trial
-        assert DATA[trial.data].digits == config.digits
+        assert DATA[trial.data].digits == config.objects
         assert trial.config.seed == trial.seed
         assert trial.config.epochs or trial.config.max_seconds
     assert load(name).PAPER

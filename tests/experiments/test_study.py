@@ -16,8 +16,8 @@ from torchcaps.data import sources
 from torchcaps.experiments.base import NotRun, Study, Trial, compared, judged
 from torchcaps.experiments.protocols import SMOKE
 from torchcaps.experiments.reproduce import reproduce
-from torchcaps.figures import Measured, dots, style
-from torchcaps.models.zoo import MODELS
+from torchcaps.models.registry import MODELS
+from torchcaps.viz.figures import Measured, dots, style
 
 TRIAL = Trial("small", "cnn-mnist-small", "mnist-mini", 0, {}, SMOKE)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from torchcaps.core.files import read_json
 from torchcaps.experiments import viewpoints
 from torchcaps.experiments.base import Study
-from torchcaps.runs import read_json
 
 
 def test_the_plan_pairs_networks_on_familiar_viewpoints() -> None:

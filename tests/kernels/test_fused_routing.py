@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from torchcaps.errors import UserError
-from torchcaps.forecast import peak_bytes
-from torchcaps.functional import votes
+from torchcaps.core.errors import UserError
+from torchcaps.core.functional import votes
+from torchcaps.core.types import Capsules, RoutingOutput, capsules_of
 from torchcaps.kernels import fused_routing
-from torchcaps.layers import DenseCaps
+from torchcaps.nn.dense import DenseCaps
 from torchcaps.routing import Dynamic, VoteShape
-from torchcaps.types import Capsules, RoutingOutput
+from torchcaps.training.forecast import peak_bytes
 
 OPTIONS = [
     {"gradient": gradient, "learn_priors": priors, "leaky": leaky, "bias": bias}
@@ -42,8 +42,8 @@ def answer(output: RoutingOutput, *inputs: Tensor) -> list[Tensor]:
 
 def assert_twins(routing: Dynamic, poses: Tensor, weight: Tensor, tolerance: float) -> None:
     inputs = (poses, weight, *routing.parameters())
-    ours = answer(fused_routing.route(routing, poses, weight), *inputs)
-    plain = answer(routing(votes(poses, weight)), *inputs)
+    ours = answer(fused_routing.route(routing, capsules_of(poses), weight), *inputs)
+    plain = answer(routing(votes(poses, weight), capsules_of(poses)), *inputs)
     for mine, theirs in zip(ours, plain, strict=True):
         assert mine.shape == theirs.shape
         assert (mine - theirs).abs().max() <= tolerance * max(1.0, theirs.abs().max().item())
@@ -63,7 +63,7 @@ def test_certain_and_broken_logits_in_float32() -> None:
     assert_twins(routing, (poses * 30).detach().requires_grad_(), weight, tolerance=1e-4)
     broken = poses.detach().clone()
     broken[1, 2, 3] = torch.nan
-    output = fused_routing.route(routing, broken, weight)
+    output = fused_routing.route(routing, capsules_of(broken), weight)
     assert output.poses[1].isnan().all()
     assert output.poses[[0, 2]].isfinite().all()
 
@@ -94,7 +94,7 @@ def test_blocks_do_not_change_the_answer(options: dict, monkeypatch: pytest.Monk
 def test_gradcheck() -> None:
     routing, poses, weight = make((2, 5, 3, 4, 3), torch.float64, learn_priors=True, leaky=True, bias=True)
     inputs = (poses, weight, *routing.parameters())
-    assert torch.autograd.gradcheck(lambda u, w, *_: fused_routing.route(routing, u, w).poses, inputs)
+    assert torch.autograd.gradcheck(lambda u, w, *_: fused_routing.route(routing, capsules_of(u), w).poses, inputs)
 
 
 def test_paper_size_in_float32() -> None:
@@ -116,7 +116,7 @@ def test_zero_poses_have_finite_gradients() -> None:
     routing, poses, weight = make((2, 6, 4, 3, 5), torch.float32)
     with torch.no_grad():
         poses.zero_()
-    for value in answer(fused_routing.route(routing, poses, weight), poses, weight):
+    for value in answer(fused_routing.route(routing, capsules_of(poses), weight), poses, weight):
         assert value.isfinite().all()
 
 
@@ -170,6 +170,6 @@ def test_memory_is_flat_in_iterations_and_far_below_the_votes() -> None:
     peaks = []
     for iterations in (2, 6):
         routing, poses, weight = make((128, 800, 8, 10, 16), torch.float32, iterations=iterations)
-        peaks.append(peak_bytes(lambda: step(fused_routing.route(routing, poses, weight))))  # noqa: B023
+        peaks.append(peak_bytes(lambda: step(fused_routing.route(routing, capsules_of(poses), weight))))  # noqa: B023
     assert peaks[1] < 1.1 * peaks[0]
-    assert peak_bytes(lambda: step(routing(votes(poses, weight)))) > 4 * peaks[1]
+    assert peak_bytes(lambda: step(routing(votes(poses, weight), capsules_of(poses)))) > 4 * peaks[1]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchcaps.functional import votes
+from torchcaps.core.functional import votes
+from torchcaps.core.types import Capsules, RoutingOutput, capsules_of
 from torchcaps.kernels import fused_em, fused_routing, native
 from torchcaps.routing import EM, Dynamic, VoteShape
-from torchcaps.types import Capsules, RoutingOutput
 
 Twins = tuple[RoutingOutput, RoutingOutput]
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
@@ -25,14 +25,15 @@ def forgetful() -> Iterator[None]:
 
 def _em(u: torch.Tensor, a: torch.Tensor, weight: torch.Tensor) -> tuple[Twins, list[torch.nn.Parameter]]:
     routing = EM(VoteShape(*weight.shape[:3]), iterations=3)
-    twins = fused_em.route(routing, Capsules(u, a), weight), routing(votes(u, weight), a)
+    twins = fused_em.route(routing, Capsules(u, a), weight), routing(votes(u, weight), Capsules(u, a))
     return twins, list(routing.parameters())
 
 
 def _dynamic(u: torch.Tensor, a: torch.Tensor, weight: torch.Tensor) -> tuple[Twins, list[torch.nn.Parameter]]:
     routing = Dynamic(VoteShape(*weight.shape[:3]))
     u = u * a.unsqueeze(2)
-    return (fused_routing.route(routing, u, weight), routing(votes(u, weight))), []
+    children = capsules_of(u)
+    return (fused_routing.route(routing, children, weight), routing(votes(u, weight), children)), []
 
 
 ROUTES = {"em_votes": _em, "routing_blocks": _dynamic}

@@ -13,7 +13,7 @@ from torch.nn.functional import conv2d
 
 from torchcaps.kernels import phase_conv, tuning, workspace
 from torchcaps.kernels.phase_conv import phase_conv2d
-from torchcaps.layers import PrimaryCaps
+from torchcaps.nn.primary import PrimaryCaps
 
 
 @pytest.fixture

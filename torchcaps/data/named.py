@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from torchcaps.data import affnist_style, faces, folder, sources, viewpoints
-from torchcaps.data.listing import is_own
-from torchcaps.data.multimnist import RULES, TEST_PAIRS, Digits, PairSet, PairStream
+from torchcaps.core.errors import UserError
+from torchcaps.data import folder, sources, viewpoints
+from torchcaps.data.folder.listing import is_own
 from torchcaps.data.sets import Augment, ImageSet, ImageStream, ScoredSet, Stream
-from torchcaps.errors import UserError
-from torchcaps.transforms import Augmentation, augmentation, colour_jitter, place
+from torchcaps.data.synthetic import affnist_style, faces
+from torchcaps.data.synthetic.multimnist import RULES, TEST_PAIRS, Digits, PairSet, PairStream
+from torchcaps.data.transforms import Augmentation, augmentation, colour_jitter, place
 
 DIGITS = tuple("0123456789")
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -42,7 +43,7 @@ class DataSpec:
     offsets: tuple[int, int] = (0, 0)
     translated: bool = False
     halved: bool = False
-    digits: int = 1
+    objects: int = 1
     jitter: float = 0.0
     made: Callable[[np.ndarray, sources.Split], np.ndarray] | None = None
     views: tuple[viewpoints.By, bool] | None = None
@@ -67,10 +68,10 @@ DATA: dict[str, DataSpec] = {
     "fashion-mnist": DataSpec(
         "fashion-mnist", "60,000 + 10,000 pieces of clothing", (1, 28, 28), FASHION, offsets=_SHIFTED
     ),
-    "multimnist": DataSpec("mnist", "two digits, shifted by up to 4, sum clipped at 1", (1, 36, 36), digits=2),
-    "multimnist-mini": DataSpec("mnist-mini", "the same of the digits inside the package", (1, 36, 36), digits=2),
+    "multimnist": DataSpec("mnist", "two digits, shifted by up to 4, sum clipped at 1", (1, 36, 36), objects=2),
+    "multimnist-mini": DataSpec("mnist-mini", "the same of the digits inside the package", (1, 36, 36), objects=2),
     "multimnist-iou80": DataSpec(
-        "mnist", "two digits, pixel maximum, boxes overlap by IoU >= 0.8", (1, 36, 36), digits=2
+        "mnist", "two digits, pixel maximum, boxes overlap by IoU >= 0.8", (1, 36, 36), objects=2
     ),
     "translated-mnist": DataSpec(
         "mnist", "digits anywhere on a 40x40 canvas", (1, 40, 40), offsets=(0, 12), translated=True
@@ -205,7 +206,7 @@ def training_and_validation(name: str, held_out: int) -> tuple[ImageSet, ImageSe
 def for_testing(name: str, data: ImageSet, pairs: int = TEST_PAIRS) -> ScoredSet:
     """A set in the fixed order and layout in which it is scored."""
     spec = find(name)
-    if spec.digits == 2:
+    if spec.objects == 2:
         return PairSet(name, Digits(data, RULES[name]), pairs)
     low, high = spec.offsets
     offsets = torch.full((len(data), 2), (low + high) // 2)
@@ -225,7 +226,7 @@ def for_training(
 ) -> Stream:
     """A set as the endless stream that training reads, augmented as the set is meant to be unless told how."""
     spec = find(name)
-    if spec.digits == 2:
+    if spec.objects == 2:
         if augment is not None:
             raise UserError(f"{name} makes its pairs by a rule of its own: leave the augmentation out")
         return PairStream(Digits(data, RULES[name]), seed, pool)

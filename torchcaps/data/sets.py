@@ -41,7 +41,7 @@ class ScoredSet(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def digits(self) -> int: ...
+    def objects(self) -> int: ...
     def __len__(self) -> int: ...
     def batches(self, size: int) -> Iterator[Batch]: ...
 
@@ -73,7 +73,7 @@ class ImageSet:
     labels: Int64[Tensor, "n"]
     classes: tuple[str, ...]
 
-    digits = 1
+    objects = 1
 
     def __len__(self) -> int:
         return len(self.images)

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from torchcaps.data import norb, sources
-from torchcaps.errors import UserError
+from torchcaps.core.errors import UserError
+from torchcaps.data import sources
+from torchcaps.data.readers import norb
 
 By = Literal["azimuth", "elevation"]
 FAMILIAR: dict[By, tuple[int, ...]] = {"azimuth": (300, 320, 340, 0, 20, 40), "elevation": (30, 35, 40)}

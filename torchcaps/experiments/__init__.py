@@ -5,7 +5,7 @@
 
 from typing import NamedTuple
 
-from torchcaps.errors import UserError
+from torchcaps.core.errors import UserError
 
 
 class Entry(NamedTuple):

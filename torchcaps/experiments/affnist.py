@@ -5,11 +5,11 @@ Both are trained to the same accuracy on validation digits, so that neither has 
 
 from dataclasses import replace
 
+from torchcaps.analysis.evaluate import evaluate
 from torchcaps.data import load_test_set
-from torchcaps.evaluate import evaluate
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, compared, judged
-from torchcaps.figures import Measured, dots, style
+from torchcaps.viz.figures import Measured, dots, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, section 5.2"
 CUT = "small networks of like cost on the same 40x40 images, 3 epochs at most"

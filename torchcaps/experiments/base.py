@@ -37,15 +37,17 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+from torchcaps.core.errors import UserError
+from torchcaps.core.files import read_json, write_bytes, write_json
 from torchcaps.data import sources
 from torchcaps.data.named import find as find_data
-from torchcaps.errors import UserError
-from torchcaps.figures.style import to_png
 from torchcaps.kernels.workspace import keep_freed_memory
+from torchcaps.models.config import Model
 from torchcaps.models.pretrained import PRETRAINED
-from torchcaps.models.zoo import Model, configure, create_model
-from torchcaps.runs import Rows, load_run, manifest, read_json, write_bytes, write_json
-from torchcaps.train import Probe, TrainConfig, defaults_for, train
+from torchcaps.models.registry import configure, create_model
+from torchcaps.training.loop import Probe, TrainConfig, defaults_for, train
+from torchcaps.training.runs import Rows, load_run, manifest
+from torchcaps.viz.figures.style import to_png
 
 Preset = Literal["quick", "paper", "smoke"]
 T = TypeVar("T")

@@ -2,12 +2,12 @@
 
 import torch
 
-from torchcaps import probes
+from torchcaps.analysis import probes
 from torchcaps.data import load_test_set
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, judged
 from torchcaps.experiments.fig_a2 import small_cifar
-from torchcaps.figures import Measured, dots, style
+from torchcaps.viz.figures import Measured, dots, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, section 7"
 CUT = "an ensemble of 2 small networks, 150 s a training"

@@ -10,14 +10,14 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from torchcaps import probes
+from torchcaps.analysis import probes
 from torchcaps.data import images as read_images
 from torchcaps.data.sets import to_float
+from torchcaps.data.transforms import affine, affine_matrices
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, compared, judged
-from torchcaps.figures import Curve, curves, style
 from torchcaps.models.baseline import CNN
-from torchcaps.transforms import affine, affine_matrices
+from torchcaps.viz.figures import Curve, curves, style
 
 PAPER = "Srihari, Capsule Networks (lecture), 'Example of capsule and output vector'; Sabour et al. 2017, section 1"
 CUT = "the small CapsNet with the weights in the package, the small CNN trained for as long, 180 s; one training each"

@@ -2,11 +2,12 @@
 
 import torch
 
-from torchcaps import data, probes
-from torchcaps.evaluate import evaluate
+from torchcaps import data
+from torchcaps.analysis import probes
+from torchcaps.analysis.evaluate import evaluate
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, judged
-from torchcaps.figures import reconstructions, style
+from torchcaps.viz.figures import reconstructions, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, Figure 3"
 CUT = "the small network with the weights in the package"

@@ -4,11 +4,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps import data, probes
-from torchcaps.errors import UserError
+from torchcaps import data
+from torchcaps.analysis import probes
+from torchcaps.core.errors import UserError
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, judged
-from torchcaps.figures import perturbations, style
+from torchcaps.viz.figures import perturbations, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, Figure 4"
 CUT = "the small network with the weights in the package"

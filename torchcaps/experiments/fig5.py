@@ -3,11 +3,12 @@
 import torch
 from torch import nn
 
-from torchcaps import data, probes
-from torchcaps.evaluate import evaluate
+from torchcaps import data
+from torchcaps.analysis import probes
+from torchcaps.analysis.evaluate import evaluate
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, judged
-from torchcaps.figures import segmentations, style
+from torchcaps.viz.figures import segmentations, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, Figure 5"
 CUT = "the small network with the weights in the package; 10,000 instead of 10 M test pairs"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchcaps.data.named import for_testing, images
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, judged
-from torchcaps.figures import Curve, curves, style
+from torchcaps.viz.figures import Curve, curves, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, Figure A.1"
 CUT = "the small network, 90 s of training instead of 500 epochs"

@@ -4,7 +4,7 @@ from typing import Any
 
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, compared
-from torchcaps.figures import Curve, curves, style
+from torchcaps.viz.figures import Curve, curves, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, Figure A.2"
 CUT = "a small network on the same crops, 3 epochs a training"

@@ -2,7 +2,7 @@
 
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, compared
-from torchcaps.figures import Curve, curves, style
+from torchcaps.viz.figures import Curve, curves, style
 
 PAPER = "Srihari, Capsule Networks (lecture), 'Training advantages of capsule nets'"
 CUT = "the small networks, 12 s a training"

@@ -12,12 +12,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps import data, probes
+from torchcaps import data
+from torchcaps.analysis import probes
+from torchcaps.core.functional import coupling_entropy
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, judged
-from torchcaps.figures import style
-from torchcaps.figures.trees import Tree, parse_trees
 from torchcaps.models.capsnet import CapsNet
+from torchcaps.viz.figures import style
+from torchcaps.viz.figures.trees import Tree, parse_trees
 
 PAPER = "Sabour, Frosst and Hinton 2017, section 1; Srihari, Capsule Networks (lecture), 'Parse tree of a fixation'"
 CUT = "the small networks with the weights in the package, 500 images"
@@ -41,8 +43,7 @@ def tree_score(couplings: Float[Tensor, "b i j"], activations: Float[Tensor, "b 
     >>> tree_score(torch.eye(3)[None], torch.ones(1, 3))
     tensor([1.])
     """
-    shares = couplings / couplings.sum(-1, keepdim=True)
-    entropy = torch.special.entr(shares).sum(-1) / math.log(couplings.shape[-1])
+    entropy = coupling_entropy(couplings) / math.log(couplings.shape[-1])
     return ((1 - entropy) * activations).sum(1) / activations.sum(1)
 
 
@@ -62,9 +63,10 @@ def measure(model: CapsNet, batch: data.Batch) -> dict[str, Any]:
 
 @torch.no_grad()
 def _measure(model: CapsNet, batch: data.Batch) -> dict[str, Any]:
-    children = model.features(batch.images).activations
     output = model(batch.images, trace=True)
     assert output.trace is not None
+    assert output.children is not None
+    children = output.children.activations
     couplings = output.trace.couplings
     chosen = couplings[-1].argmax(-1)
     shown = (chosen.unsqueeze(2) == batch.labels.unsqueeze(1)).any(2).float()
@@ -85,9 +87,10 @@ def _measure(model: CapsNet, batch: data.Batch) -> dict[str, Any]:
 
 @torch.no_grad()
 def tree(model: CapsNet, image: Float[Tensor, "c h w"]) -> Tree:
-    children = model.features(image[None]).activations[0]
     output = model(image[None], trace=True)
     assert output.trace is not None
+    assert output.children is not None
+    children = output.children.activations[0]
     couplings = output.trace.couplings[-1, 0]
     seen = image if model.window is None else model.window(image[None])[0]
     return Tree(seen, children.unflatten(0, model.grid), couplings.unflatten(0, model.grid), output.lengths[0])

@@ -6,12 +6,13 @@ are asked about those. Taking them for something else would need the places; tak
 
 import torch
 
-from torchcaps import probes
-from torchcaps.data import ImageSet, faces
+from torchcaps.analysis import probes
+from torchcaps.data import ImageSet
+from torchcaps.data.synthetic import faces
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, compared, judged
-from torchcaps.figures import Measured, dots, style
-from torchcaps.figures.style import SMALL, Sheet, rgb
+from torchcaps.viz.figures import Measured, dots, style
+from torchcaps.viz.figures.style import SMALL, Sheet, rgb
 
 PAPER = "Srihari, Capsule Networks (lecture), 'Example of CNN limitation' and 'Solution offered by capsnets'"
 CUT = "the small networks, 25 s a training, 2 seeds"

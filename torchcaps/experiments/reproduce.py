@@ -6,9 +6,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torchcaps.core.files import read_json, write_bytes, write_json
 from torchcaps.experiments import find
 from torchcaps.experiments.base import NotRun, Preset, Study, Verdict
-from torchcaps.runs import manifest, read_json, write_bytes, write_json
+from torchcaps.training.runs import manifest
 
 SMOKE = "a few steps on the digits inside the package; the numbers mean nothing"
 

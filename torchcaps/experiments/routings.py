@@ -23,19 +23,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps import data
-from torchcaps.data.multimnist import TEST_PAIRS
+from torchcaps.core.functional import coupling_entropy, votes
 from torchcaps.data.sets import Batch, ImageSet, ScoredSet
-from torchcaps.evaluate import exact_match
+from torchcaps.data.synthetic.multimnist import TEST_PAIRS
+from torchcaps.data.transforms import place
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, compared, mean_and_spread
-from torchcaps.figures import Measured, dots, style
-from torchcaps.forecast import peak_bytes
-from torchcaps.functional import votes
 from torchcaps.kernels import workspace
 from torchcaps.models.capsnet import CapsNet
-from torchcaps.models.zoo import configure, count_parameters, create_model
-from torchcaps.routing import ROUTINGS, route
-from torchcaps.transforms import place
+from torchcaps.models.registry import configure, count_parameters, create_model
+from torchcaps.routing import ROUTINGS
+from torchcaps.training.forecast import peak_bytes
+from torchcaps.training.scoring import exact_match
+from torchcaps.viz.figures import Measured, dots, style
 
 PAPER = "the papers of the routings; Paik, Kwak and Kim, Capsule networks need an improved routing algorithm, 2019"
 CUT = "40 s a training instead of 180"
@@ -110,8 +110,8 @@ def inspect(model: CapsNet, asked: ScoredSet) -> dict[str, float]:
     for batch in asked.batches(250):
         children = model.features(batch.images)
         predictions = votes(children.poses, layer.weight)
-        output = route(layer.routing, predictions, children, trace=True)
-        even = route(layer.routing, predictions, children, competition=evenly)
+        output = layer.routing(predictions, children, trace=True)
+        even = layer.routing(predictions, children, competition=evenly)
         assert output.trace is not None
         k = batch.labels.shape[1]
         answers = [lengths.topk(k).indices.sort().values for lengths in (output.activations, even.activations)]
@@ -127,8 +127,7 @@ def inspect(model: CapsNet, asked: ScoredSet) -> dict[str, float]:
 
 
 def _entropy(couplings: Float[Tensor, "b i j"], activations: Float[Tensor, "b i"]) -> Float[Tensor, "b"]:
-    shares = couplings / couplings.sum(-1, keepdim=True)
-    entropy = torch.special.entr(shares).sum(-1) / math.log(couplings.shape[-1])
+    entropy = coupling_entropy(couplings) / math.log(couplings.shape[-1])
     return (entropy * activations).sum(1) / activations.sum(1).clamp(min=1e-12)
 
 
@@ -149,7 +148,7 @@ def cost(routing: str, batch_size: int) -> dict[str, float]:
 
     def routing_alone() -> None:
         model.zero_grad()
-        output = route(model.classes.routing, votes(children.poses, model.classes.weight), children)
+        output = model.classes.routing(votes(children.poses, model.classes.weight), children)
         (output.poses.sum() + output.activations.sum()).backward()
 
     times = {"step_ms": _milliseconds(step), "routing_ms": _milliseconds(routing_alone)}

@@ -4,13 +4,13 @@ import torch
 from matplotlib.figure import Figure
 
 from torchcaps import data as named
-from torchcaps.agreement import vote_distances
+from torchcaps.analysis.agreement import vote_distances
+from torchcaps.analysis.probes import answer, pick
 from torchcaps.data.sets import ImageSet
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, compared, judged
-from torchcaps.figures import Measured, dots, style, vote_histograms
 from torchcaps.models.matrix import MatrixCaps
-from torchcaps.probes import answer, pick
+from torchcaps.viz.figures import Measured, dots, style, vote_histograms
 
 PAPER = "Hinton, Sabour and Frosst 2018, Table 1 and Figure 2"
 CUT = "smaller networks, two routing iterations, 200 s a training of matrix capsules, 25 s of the CNN"

@@ -2,7 +2,7 @@
 
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, judged
-from torchcaps.figures import Measured, dots, style
+from torchcaps.viz.figures import Measured, dots, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, section 7"
 CUT = "a small network, 120 s a training"

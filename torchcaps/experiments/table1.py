@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, compared, judged
-from torchcaps.figures import Measured, dots, style
+from torchcaps.viz.figures import Measured, dots, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, Table 1"
 CUT = "the small networks and a CNN of their cost, 50 s a training; 10,000 instead of 10 M test pairs"

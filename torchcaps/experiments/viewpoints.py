@@ -10,14 +10,14 @@ they were unequal from the start.
 from dataclasses import replace
 from functools import partial
 
+from torchcaps.analysis.evaluate import evaluate
 from torchcaps.data import for_testing, images, training_and_validation
 from torchcaps.data.sets import ScoredSet
 from torchcaps.data.viewpoints import FAMILIAR
-from torchcaps.evaluate import evaluate
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, compared, judged
 from torchcaps.experiments.smallnorb_em import BATCH, HURRY, IMAGES, QUICK, SMOKE, STEPS
-from torchcaps.figures import Measured, dots, style
+from torchcaps.viz.figures import Measured, dots, style
 
 PAPER = "Hinton, Sabour and Frosst 2018, section 5.1 and Table 2"
 CUT = (

@@ -10,34 +10,34 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from torchcaps.functional import votes
+from torchcaps.core.functional import votes
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.kernels import fused_em
 from torchcaps.kernels.tuning import traced
 from torchcaps.routing import EM, Competition, Routing, VoteShape
-from torchcaps.routing import route as plain_route
-from torchcaps.types import Capsules, RoutingOutput
 
 
 def route(
     routing: Routing,
     children: Capsules,
     weight: Float[Tensor, "i j d p"],
-    trace: bool = False,
+    *,
     competition: Competition | None = None,
+    trace: bool = False,
     together: int = 1,
 ) -> RoutingOutput:
-    """`routing(votes(poses, weight))`; of `together` rows, the windows of one image, `competition` gets all or none."""
+    """`routing(votes(poses, weight), children)`; the `together` rows of one image, its windows, are never parted."""
 
     def routed(children: Capsules) -> RoutingOutput:
-        return plain_route(routing, votes(children.poses, weight), children, trace, competition)
+        return routing(votes(children.poses, weight), children, competition=competition, trace=trace)
 
     if trace or traced() or children.poses.device.type == "meta":
         return routed(children)
-    if fused_em.supports(routing, children, weight):
-        return fused_em.route(routing, children, weight, competition, together)
     rows = len(children.poses)
     votes_of_a_row = weight.shape[:3].numel() * weight.element_size()
     size = fused_em.block_rows(rows, together, votes_of_a_row, weight.device)
+    if size >= rows:
+        return routed(children)
     parts = map(Capsules, children.poses.split(size), children.activations.split(size))
     outputs: list[RoutingOutput] = [
         checkpoint(routed, part, use_reentrant=False) if torch.is_grad_enabled() else routed(part) for part in parts

@@ -19,17 +19,19 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.kernels import native
 from torchcaps.kernels.tuning import eligible
 from torchcaps.routing import EM, Competition, Routing
-from torchcaps.types import Capsules, RoutingOutput
 
 # Of the votes of a block; at least one image's, because all its windows share their children.
 BLOCK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 27}
 BUFFERS = 2
 
 
-def supports(routing: Routing, children: Capsules | RoutingOutput, weight: Float[Tensor, "i j d p"]) -> TypeGuard[EM]:
+def supports(
+    routing: Routing, children: Capsules, weight: Float[Tensor, "i j d p"], competition: Competition | None = None
+) -> TypeGuard[EM]:
     """Whether `route` computes this routing here; else its plain twin has to."""
     poses, activations = children[:2]
     return type(routing) is EM and eligible(poses, activations, weight, routing.beta_u, routing.beta_a)
@@ -43,7 +45,7 @@ def block_rows(rows: int, together: int, votes_of_a_row: int, device: torch.devi
 
 def route(
     routing: EM,
-    children: Capsules | RoutingOutput,
+    children: Capsules,
     weight: Float[Tensor, "i j d p"],
     competition: Competition | None = None,
     together: int = 1,

@@ -20,11 +20,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from torchcaps.functional import EPSILON, length, squash
+from torchcaps.core.functional import EPSILON, length, squash
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.kernels import native
 from torchcaps.kernels.tuning import eligible
-from torchcaps.routing import Dynamic, Routing
-from torchcaps.types import RoutingOutput
+from torchcaps.routing import Competition, Dynamic, Routing
 
 # Of a block's largest buffer, `[j b p i]`: small enough for the cache, large enough to hide the cost of calling torch.
 BLOCK_BYTES = {"cpu": 5 << 19, "cuda": 1 << 26}
@@ -33,15 +33,25 @@ CHILD_BLOCK = 256
 MOST_PARENTS = 256
 
 
-def supports(routing: Routing, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> TypeGuard[Dynamic]:
+def supports(
+    routing: Routing, children: Capsules, weight: Float[Tensor, "i j d p"], competition: Competition | None = None
+) -> TypeGuard[Dynamic]:
     """Whether `route` computes this routing here; else its plain twin has to."""
-    return type(routing) is Dynamic and eligible(poses, weight)
+    return type(routing) is Dynamic and competition is None and eligible(children.poses, weight)
 
 
-def route(routing: Dynamic, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> RoutingOutput:
-    """What `routing(votes(poses, weight))` returns."""
+def route(
+    routing: Dynamic,
+    children: Capsules,
+    weight: Float[Tensor, "i j d p"],
+    competition: None = None,
+    together: int = 1,
+) -> RoutingOutput:
+    """What `routing(votes(poses, weight), children)` returns."""
     full = routing.gradient == "full"
-    v: Tensor = _Route.apply(poses, weight, routing.log_priors, routing.bias, routing.iterations, routing.leaky, full)  # pyright: ignore[reportAssignmentType]
+    v: Tensor = _Route.apply(
+        children.poses, weight, routing.log_priors, routing.bias, routing.iterations, routing.leaky, full
+    )  # pyright: ignore[reportAssignmentType]
     return RoutingOutput(v, length(v))
 
 

@@ -8,7 +8,6 @@ a second one beside it.
 import ctypes
 import hashlib
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -19,7 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from torchcaps.kernels.tuning import cache_folder
+from torchcaps.core.files import cache_folder
+from torchcaps.core.machine import processor_features
 
 # Sums may be reordered, as every BLAS does; what is not a number stays so.
 FLAGS = ("-O3", "-march=native", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fPIC")
@@ -33,7 +33,9 @@ def library(name: str) -> ctypes.CDLL | None:
     if compiler is None:
         return None
     flags = (*FLAGS, "-fopenmp" if _share_openmp() else "-fopenmp-simd")
-    known_by = hashlib.sha256("\n".join([source.read_text(), *flags, compiler, _processor()]).encode()).hexdigest()[:16]
+    known_by = hashlib.sha256(
+        "\n".join([source.read_text(), *flags, compiler, processor_features()]).encode()
+    ).hexdigest()[:16]
     try:
         path = cache_folder() / "native" / f"{name}-{known_by}.so"
         if not path.exists():
@@ -61,15 +63,6 @@ def _share_openmp() -> bool:
         return bool(loaded and ctypes.CDLL(loaded[0], ctypes.RTLD_GLOBAL))
     except OSError:
         return False
-
-
-def _processor() -> str:
-    """What `-march=native` looks at: a home folder may be seen from several machines."""
-    try:
-        found = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*", Path("/proc/cpuinfo").read_text(), re.M)
-        return "\n".join(sorted(set(found)))
-    except OSError:
-        return platform.platform() + platform.processor()
 
 
 def _compile(command: list[str], source: Path, path: Path) -> None:

@@ -2,18 +2,19 @@
 
 import json
 import os
-import platform
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from torchcaps.errors import UserError
+from torchcaps.core.errors import UserError
+from torchcaps.core.files import cache_folder, written_whole
+from torchcaps.core.machine import processor
 
 Mode = Literal["plain", "fast", "auto"]
 VARIABLE = "TORCHCAPS_KERNELS"
@@ -98,18 +99,7 @@ def _measure(plain: Callable[[], object], fast: Callable[[], object]) -> str:
 
 
 def _machine() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        processor = platform.processor() or platform.machine()
-    return f"{processor}, {os.cpu_count()} cores, torch {torch.__version__}"
-
-
-def cache_folder() -> Path:
-    import pooch
-
-    return Path(pooch.os_cache("torchcaps"))
+    return f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
 
 
 def _path() -> Path:
@@ -124,13 +114,8 @@ def _read() -> dict[str, dict[str, str]]:
 
 
 def _store(name: str, choice: str) -> None:
-    """Beside, then renamed. A folder that cannot be written to only means measuring again."""
+    """A folder that cannot be written to only means measuring again."""
     stored = _read()
     stored.setdefault(_machine(), {})[name] = choice
-    try:
-        _path().parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=_path().parent, suffix=".json", delete=False) as file:
-            json.dump(stored, file, indent=1, sort_keys=True)
-        os.replace(file.name, _path())
-    except OSError:
-        pass
+    with suppress(OSError), written_whole(_path()) as file:
+        file.write(json.dumps(stored, indent=1, sort_keys=True).encode())

@@ -4,8 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchcaps.core.errors import UserError
 from torchcaps.kernels import phase_conv
-from torchcaps.layers import BatchNorm
+from torchcaps.nn.norm import BatchNorm
 
 
 class PaperBackbone(nn.Sequential):
@@ -105,3 +106,40 @@ class NaturalBackbone(nn.Sequential):
 
 
 BACKBONES = {"paper": PaperBackbone, "compact": CompactBackbone, "natural": NaturalBackbone}
+
+
+class ForeignBackbone(nn.Module):
+    """Anybody's network in front of the capsules: its last feature map, or its features as a map of one place."""
+
+    primary_kernel, primary_stride, primary_norm = 1, 1, True
+
+    def __init__(self, network: nn.Module, image: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.network = network
+        was_training = network.training
+        try:
+            with torch.no_grad():
+                self.out_channels = self.eval()(torch.zeros(1, *image)).shape[1]
+        except RuntimeError as error:
+            name, reason = type(network).__name__, str(error).splitlines()[0]
+            raise UserError(f"the backbone {name} does not take images of {list(image)}: {reason}") from None
+        self.train(was_training)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o y x"]:
+        features = self.network(images)
+        features = features[-1] if isinstance(features, list | tuple) else features
+        if not isinstance(features, Tensor) or features.ndim not in (2, 4):
+            got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise UserError(f"a backbone returns [batch, channel, row, column] or [batch, channel], not {got}")
+        return features if features.ndim == 4 else features[:, :, None, None]
+
+
+def make_backbone(
+    backbone: str | nn.Module, image: tuple[int, int, int], channels: int
+) -> PaperBackbone | CompactBackbone | NaturalBackbone | ForeignBackbone:
+    """The backbone of that name for images of that size; of somebody's own module, what it gives decides the rest."""
+    if isinstance(backbone, nn.Module):
+        return ForeignBackbone(backbone, image)
+    if backbone not in BACKBONES:
+        raise UserError(f"unknown backbone '{backbone}'; there are {', '.join(BACKBONES)}, or give an nn.Module")
+    return BACKBONES[backbone](image, channels)

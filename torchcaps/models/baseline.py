@@ -8,21 +8,21 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from torchcaps.core.errors import UserError
+from torchcaps.core.functional import present, standardise
+from torchcaps.core.types import ModelOutput
 from torchcaps.data.sets import Batch
-from torchcaps.errors import UserError
-from torchcaps.functional import present, standardise
-from torchcaps.layers import BatchNorm
 from torchcaps.models.backbones import CompactBackbone, NaturalBackbone
 from torchcaps.models.hub import Pretrained
 from torchcaps.models.window import Window
-from torchcaps.types import ModelOutput
+from torchcaps.nn.norm import BatchNorm
 
 
 @dataclass(frozen=True)
 class CNNConfig:
     image: tuple[int, int, int] = (1, 28, 28)
     classes: int = 10
-    digits: int = 1
+    objects: int = 1
     design: Literal["mnist", "multimnist", "affnist", "compact", "natural", "smallnorb", "smallnorb-small"] = "mnist"
     window: int | None = None
     channels: int | None = None
@@ -130,11 +130,11 @@ class CNN(Pretrained, nn.Module):
         self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None, trace: bool = False
     ) -> ModelOutput:
         logits = self.layers(images)
-        return ModelOutput(logits.softmax(1) if self.config.digits == 1 else logits.sigmoid(), logits=logits)
+        return ModelOutput(logits.softmax(1) if self.config.objects == 1 else logits.sigmoid(), logits=logits)
 
     def loss(self, output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
         assert output.logits is not None
-        if self.config.digits == 1:
+        if self.config.objects == 1:
             return {"total": cross_entropy(output.logits, batch.labels[:, 0])}
         targets = present(batch.labels, self.config.classes)
         return {"total": binary_cross_entropy_with_logits(output.logits, targets, reduction="none").sum(1).mean()}

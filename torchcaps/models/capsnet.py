@@ -1,8 +1,9 @@
 """The capsule network of Sabour, Frosst and Hinton 2017 (Figures 1 and 2), at any size.
 
-images [b c h w] -> backbone -> PrimaryCaps -> DenseCaps with a routing -> one capsule per class -> decoder
+images [b c h w] -> backbone -> PrimaryCaps -> (hidden DenseCaps) -> DenseCaps, one capsule per class -> decoder
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,17 +11,19 @@ import torch
 from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
+from torchcaps.core.errors import UserError
+from torchcaps.core.functional import mask, present
+from torchcaps.core.types import Capsules, ModelOutput, capsules_of
 from torchcaps.data.sets import Batch
-from torchcaps.errors import UserError
-from torchcaps.functional import mask, present
-from torchcaps.layers import DenseCaps, PrimaryCaps
-from torchcaps.losses import RECIPES, margin_loss, reconstruction_loss
-from torchcaps.models.backbones import BACKBONES
+from torchcaps.models.backbones import make_backbone
 from torchcaps.models.decoders import make_decoder
 from torchcaps.models.hub import Pretrained
 from torchcaps.models.window import Window
-from torchcaps.routing import options_of
-from torchcaps.types import Capsules, ModelOutput
+from torchcaps.nn.dense import DenseCaps
+from torchcaps.nn.losses import RECIPES, margin_loss, reconstruction_loss
+from torchcaps.nn.primary import PrimaryCaps
+from torchcaps.nn.transforms import deviation
+from torchcaps.routing import Routing, RoutingChoice, options_of
 
 
 @dataclass(frozen=True)
@@ -29,16 +32,19 @@ class CapsNetConfig:
 
     image: tuple[int, int, int] = (1, 28, 28)
     classes: int = 10
-    digits: int = 1
+    objects: int = 1
     """How many things one image shows: 2 for MultiMNIST."""
     window: int | None = None
     """Pixels a side of the part around the ink, where that is all it looks at."""
-    backbone: Literal["paper", "compact", "natural"] = "paper"
+    backbone: str | nn.Module = "paper"
+    """A name in `BACKBONES`, or any module that turns images into a feature map, a timm or torchvision network too."""
     channels: int = 256
     primary_types: int = 32
     primary_dim: int = 8
+    hidden: tuple[tuple[Any, ...], ...] = ()
+    """Routed layers between primary capsules and classes, each `(capsules, dim)` or `(capsules, dim, routing)`."""
     dim: int = 16
-    routing: str = "dynamic"
+    routing: RoutingChoice = "dynamic"
     routing_options: dict[str, Any] = field(default_factory=lambda: {"iterations": 3})
     decoder: tuple[int, ...] | Literal["conv"] | None = (512, 1024)
     """Hidden widths of the paper's decoder, or a convolutional one, or none for a network that does not reconstruct."""
@@ -55,7 +61,7 @@ class CapsNet(Pretrained, nn.Module):
         official = config.recipe == "official"
         self.window = Window(config.image, config.window) if config.window else None
         self.seen = (config.image[0], config.window, config.window) if config.window else config.image
-        self.backbone = BACKBONES[config.backbone](self.seen, config.channels)
+        self.backbone = make_backbone(config.backbone, self.seen, config.channels)
         self.primary = PrimaryCaps(
             self.backbone.out_channels,
             config.primary_types,
@@ -66,13 +72,26 @@ class CapsNet(Pretrained, nn.Module):
             divide=config.primary_types if official else 1,
         )
         self.grid = self._grid()
-        bias = {"bias": True} if official and "bias" in options_of(config.routing) else {}
-        options = {**config.routing_options, **bias}
-        children = self.grid[0] * self.grid[1] * self.grid[2]
-        self.classes = DenseCaps(children, config.primary_dim, config.classes, config.dim, config.routing, **options)
+        self.hidden, self.classes = self._routed_layers()
         self.decoder = make_decoder(config.decoder, config.classes * config.dim, self.seen)
         if official:
             self._init_like_the_released_code()
+
+    def _routed_layers(self) -> tuple[nn.Sequential, DenseCaps]:
+        config = self.config
+        if config.hidden and isinstance(config.routing, Routing):
+            raise UserError("a routing made by hand has the shape of one layer: with hidden layers, give its class")
+        layers: list[DenseCaps] = []
+        children, child_dim = math.prod(self.grid), config.primary_dim
+        for parents, dim, *own in (*config.hidden, (config.classes, config.dim)):
+            routing = own[0] if own else config.routing
+            bias = {"bias": True} if config.recipe == "official" and "bias" in options_of(routing) else {}
+            options = {**({} if own else config.routing_options), **bias}
+            # In a stack, votes must not shrink from layer to layer.
+            std = deviation(children, parents, dim, matrix=False) if config.hidden else None
+            layers.append(DenseCaps(children, child_dim, parents, dim, routing, init_std=std, **options))
+            children, child_dim = parents, dim
+        return nn.Sequential(*layers[:-1]), layers[-1]
 
     def _grid(self) -> tuple[int, int, int]:
         """Types, rows and columns of the primary capsules: child `i` is at `(type, y, x)` in this grid."""
@@ -88,17 +107,19 @@ class CapsNet(Pretrained, nn.Module):
         self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None, trace: bool = False
     ) -> ModelOutput:
         corner = self.corner(images)
-        output = self.classes(self.features(images, corner), trace)
+        children = self.features(images, corner)
+        output = self.classes(children, trace)
         pictures = self.reconstruct(output.poses, output.activations, labels, corner)
-        return ModelOutput(output.activations, output.poses, pictures, output.trace)
+        return ModelOutput(output.activations, output.poses, children, pictures, output.trace)
 
     def corner(self, images: Float[Tensor, "b c h w"]) -> Int64[Tensor, "b 2"] | None:
         """Top and left of the window through which it looks at each image, if it does."""
         return None if self.window is None else self.window.corner(images)
 
     def features(self, images: Float[Tensor, "b c h w"], corner: Int64[Tensor, "b 2"] | None = None) -> Capsules:
-        """The primary capsules."""
-        return self.primary(self.backbone(images if self.window is None else self.window(images, corner)))
+        """The capsules that vote for the classes: the primary ones, unless there are hidden layers."""
+        seen = images if self.window is None else self.window(images, corner)
+        return capsules_of(self.hidden(self.primary(self.backbone(seen))))
 
     def put_back(
         self, pictures: Float[Tensor, "b k c y x"], corner: Int64[Tensor, "b 2"] | None = None
@@ -119,8 +140,8 @@ class CapsNet(Pretrained, nn.Module):
         """
         if self.decoder is None:
             return None
-        chosen = lengths.topk(self.config.digits, dim=1).indices if labels is None else labels
-        several = chosen.ndim == 2 and not (labels is None and self.config.digits == 1)
+        chosen = lengths.topk(self.config.objects, dim=1).indices if labels is None else labels
+        several = chosen.ndim == 2 and not (labels is None and self.config.objects == 1)
         pictures = self.decoder(mask(capsules, chosen if chosen.ndim == 2 else chosen[:, None]))
         pictures = self.put_back(pictures, corner)
         return pictures if several else pictures[:, 0]

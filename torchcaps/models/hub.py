@@ -13,7 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from torchcaps import __version__
-from torchcaps.errors import UserError
+from torchcaps.core.errors import UserError
+from torchcaps.core.files import read_json, write_bytes, write_json, write_tensors
+from torchcaps.models.config import model_config, model_from_config
 
 T = TypeVar("T", bound="Pretrained")
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -58,8 +60,6 @@ class Pretrained:
 
         A card that is already there stays. With `push_to_hub`, what `push_to_hub` returns.
         """
-        from torchcaps.runs import model_config, write_bytes, write_json, write_tensors
-
         folder = Path(save_directory)
         config = model_config(self)  # pyright: ignore[reportArgumentType]
         write_tensors(folder / WEIGHTS, self.state_dict())  # pyright: ignore[reportAttributeAccessIssue]
@@ -84,8 +84,6 @@ class Pretrained:
         """The model in a folder, a run folder among them, or in a repository of the hub; ready to answer."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
-
-        from torchcaps.runs import model_from_config, read_json
 
         folder = Path(pretrained_model_name_or_path)
         if not folder.is_dir():

@@ -9,13 +9,16 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from torchcaps.core.errors import UserError
+from torchcaps.core.functional import standardise
+from torchcaps.core.types import CapsuleMap, ModelOutput
 from torchcaps.data.sets import Batch
-from torchcaps.errors import UserError
-from torchcaps.functional import standardise
-from torchcaps.layers import ClassCaps, ConvCaps, PrimaryPoses
-from torchcaps.losses import spread_loss
 from torchcaps.models.hub import Pretrained
-from torchcaps.types import CapsuleMap, ModelOutput
+from torchcaps.nn.classes import ClassCaps
+from torchcaps.nn.conv import ConvCaps
+from torchcaps.nn.losses import spread_loss
+from torchcaps.nn.primary import PrimaryPoses
+from torchcaps.routing import Routing, RoutingChoice
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class MatrixConfig:
 
     image: tuple[int, int, int] = (2, 32, 32)
     classes: int = 5
-    digits: int = 1
+    objects: int = 1
     channels: int = 32
     """A: of the convolution."""
     primary_types: int = 32
@@ -34,7 +37,7 @@ class MatrixConfig:
     kernel: int = 3
     side: int = 4
     """A pose is a matrix of side x side."""
-    routing: str = "em"
+    routing: RoutingChoice = "em"
     routing_options: dict[str, Any] = field(default_factory=lambda: {"iterations": 3})
     local: bool = False
     """Let every window share out its children by itself, instead of all parents competing for a child."""
@@ -45,8 +48,10 @@ class MatrixConfig:
 class MatrixCaps(Pretrained, nn.Module):
     def __init__(self, config: MatrixConfig) -> None:
         super().__init__()
-        if config.digits != 1:
-            raise UserError(f"matrix capsules look for one thing in an image, not {config.digits}")
+        if config.objects != 1:
+            raise UserError(f"matrix capsules look for one thing in an image, not {config.objects}")
+        if isinstance(config.routing, Routing):
+            raise UserError("a routing made by hand has the shape of one layer: for matrix capsules, give its class")
         self.config = config
         self.margin = config.margin[1]
         dim = config.side**2
@@ -72,8 +77,9 @@ class MatrixCaps(Pretrained, nn.Module):
     def forward(
         self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None, trace: bool = False
     ) -> ModelOutput:
-        output = self.classes(self.features(images), trace)
-        return ModelOutput(output.activations, output.poses, trace=output.trace)
+        children = self.features(images)
+        output = self.classes(children, trace)
+        return ModelOutput(output.activations, output.poses, children.flat(), trace=output.trace)
 
     def schedule(self, progress: float) -> None:
         """What changes in the course of a training: the margin grows, so that few capsules die early."""

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchcaps.errors import UserError
+from torchcaps.core.errors import UserError
+from torchcaps.core.files import read_tensors
 
 FOLDER = Path(__file__).parent / "weights"
 
@@ -20,8 +21,6 @@ PRETRAINED = _cards()
 
 
 def load_pretrained(name: str, model: nn.Module) -> None:
-    from torchcaps.runs import read_tensors
-
     if name not in PRETRAINED:
         raise UserError(f"there are no weights for '{name}' in the package; there are for {', '.join(PRETRAINED)}")
     weights = read_tensors(FOLDER / f"{name}.safetensors", PRETRAINED[name]["sha256"])

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from torchcaps.errors import UserError
-from torchcaps.transforms import bounding_boxes
+from torchcaps.core.errors import UserError
+from torchcaps.data.transforms import bounding_boxes
 
 INK = 0.1
 """Fainter pixels are paper."""

@@ -1,7 +1,9 @@
 """The protocol that every routing follows.
 
     routing = Dynamic(VoteShape(children=1152, parents=10, dim=16), iterations=3)
-    output = routing(votes, activations, trace=True)      # RoutingOutput(poses, activations, trace)
+    output = routing(votes, children, trace=True)         # RoutingOutput(poses, activations, trace)
+
+`votes` are `[b i j d]`; `children` are the `Capsules` they come from, with poses `[b i p]` and activations `[b i]`.
 
 A routing is pure in its inputs: it writes no state in `forward`, and an image's answer does not depend on its
 neighbours in the batch. Learned parameters (log priors, biases, temperatures) belong to the routing itself. Activations
@@ -9,13 +11,14 @@ are probabilities: between 0 and 1, whatever the poses are, so that any loss on 
 """
 
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.types import Capsules, RoutingOutput, RoutingTrace
+from torchcaps.core.errors import UserError
+from torchcaps.core.types import Capsules, RoutingOutput, RoutingTrace
 
 # A child's normaliser over every parent it reaches: log Σ exp(logit). Dense layers sum over j; a convolutional layer
 # also sums over the positions at which the same child meets other parents.
@@ -23,7 +26,7 @@ Competition = Callable[[Float[Tensor, "b i j"]], Float[Tensor, "b i #j"]]
 
 
 class VoteShape(NamedTuple):
-    """The sizes a routing may need for its parameters; `child_dim` only if it reads the children's own poses."""
+    """The sizes a routing may need for its parameters; `child_dim` is that of the children's own poses."""
 
     children: int
     parents: int
@@ -35,31 +38,25 @@ class Routing(nn.Module):
     """Turns votes into parents. Subclasses take a `VoteShape` and keyword options, and implement `forward`."""
 
     iterations: int = 1
-    reads_children: ClassVar[bool] = False
-    """Whether `forward` also takes `children`, the poses `[b i p]` that the votes were made from."""
+    options: dict[str, Any]
+    """The keyword options that it was made with: what a saved run needs to make it again."""
     init_std: ClassVar[float] = 0.1
     """Deviation of the initial transforms where every child votes for every parent: how long votes are at first."""
+
+    def __new__(cls, *args: Any, **options: Any) -> "Routing":
+        self = super().__new__(cls)
+        object.__setattr__(self, "options", options)
+        return self
 
     def forward(
         self,
         votes: Float[Tensor, "b i j d"],
-        activations: Float[Tensor, "b i"] | None = None,
-        trace: bool = False,
+        children: Capsules,
+        *,
         competition: Competition | None = None,
+        trace: bool = False,
     ) -> RoutingOutput:
         raise NotImplementedError
-
-
-def route(
-    routing: Routing,
-    votes: Float[Tensor, "b i j d"],
-    children: Capsules | RoutingOutput,
-    trace: bool = False,
-    competition: Competition | None = None,
-) -> RoutingOutput:
-    """Hand a routing what it reads: every layer calls its routing through here."""
-    extra = {"children": children.poses} if routing.reads_children else {}
-    return routing(votes, children.activations, trace, competition, **extra)
 
 
 def couplings(
@@ -79,7 +76,7 @@ def couplings(
 
 def positive(iterations: int) -> int:
     if iterations < 1:
-        raise ValueError(f"iterations must be at least 1, not {iterations}")
+        raise UserError(f"iterations must be at least 1, not {iterations}")
     return iterations
 
 

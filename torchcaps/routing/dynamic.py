@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.functional import length, squash
+from torchcaps.core.functional import length, squash
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings, positive
-from torchcaps.types import RoutingOutput
 
 Gradient = Literal["full", "last"]
 
@@ -48,11 +48,12 @@ class Dynamic(Routing):
     def forward(
         self,
         votes: Float[Tensor, "b i j d"],
-        activations: Float[Tensor, "b i"] | None = None,
-        trace: bool = False,
+        children: Capsules,
+        *,
         competition: Competition | None = None,
+        trace: bool = False,
     ) -> RoutingOutput:
-        """`activations` are not used: a vector capsule's votes already carry its length."""
+        """The children's activations are not used: a vector capsule's votes already carry its length."""
         u_hat = votes
         b = u_hat.new_zeros(u_hat.shape[:3])
         if self.log_priors is not None:

@@ -33,8 +33,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings, positive
-from torchcaps.types import RoutingOutput
 
 # Added to a parent's data before dividing by it: a parent that no child turns to has its mean at zero, not at 0 / 0.
 NO_DATA = 1e-12
@@ -67,7 +67,7 @@ class StoredVotes(NamedTuple):
 
 
 class EM(Routing):
-    """`activations` of None count as ones. `beta_u` is a parent's cost of a child, `beta_a` of being there at all.
+    """`beta_u` is a parent's cost of a child, `beta_a` of being there at all.
 
     Votes must not vanish beside the variance floor, or every parent looks sure of itself and nothing is learned.
     """
@@ -93,12 +93,12 @@ class EM(Routing):
     def forward(
         self,
         votes: Float[Tensor, "b i j d"],
-        activations: Float[Tensor, "b i"] | None = None,
-        trace: bool = False,
+        children: Capsules,
+        *,
         competition: Competition | None = None,
+        trace: bool = False,
     ) -> RoutingOutput:
-        a = votes.new_ones(votes.shape[:2]) if activations is None else activations
-        return self.route(StoredVotes(votes), a, self.beta_u, self.beta_a, trace, competition)
+        return self.route(StoredVotes(votes), children.activations, self.beta_u, self.beta_a, trace, competition)
 
     def route(
         self,

@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings, positive
-from torchcaps.types import RoutingOutput
 
 EPSILON = 1e-5
 """The author's, added to variances and to amounts of data: a parent of equal votes has no narrower Gaussian."""
@@ -37,12 +37,13 @@ class Heinsen(Routing):
     def forward(
         self,
         votes: Float[Tensor, "b i j d"],
-        activations: Float[Tensor, "b i"] | None = None,
-        trace: bool = False,
+        children: Capsules,
+        *,
         competition: Competition | None = None,
+        trace: bool = False,
     ) -> RoutingOutput:
         v = votes
-        f_a = v.new_ones(v.shape[:2]) if activations is None else activations
+        f_a = children.activations
         logits = v.new_zeros(v.shape[:3])
         mu, score = v[:, 0], v[:, 0, :, 0]
         recorder = Recorder(trace)

@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings, positive
-from torchcaps.types import RoutingOutput
 
 
 class InvertedDotProduct(Routing):
@@ -32,11 +32,12 @@ class InvertedDotProduct(Routing):
     def forward(
         self,
         votes: Float[Tensor, "b i j d"],
-        activations: Float[Tensor, "b i"] | None = None,
-        trace: bool = False,
+        children: Capsules,
+        *,
         competition: Competition | None = None,
+        trace: bool = False,
     ) -> RoutingOutput:
-        """`activations` are not used: as in the paper, a capsule is its pose."""
+        """The children's activations are not used: as in the paper, a capsule is its pose."""
         v = votes
         a = v.new_zeros(v.shape[:3])
         p = v[:, 0]

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.routing.base import Competition, Routing, VoteShape
 from torchcaps.routing.uniform import one_pass
-from torchcaps.types import RoutingOutput
 
 
 class Random(Routing):
@@ -29,9 +29,10 @@ class Random(Routing):
     def forward(
         self,
         votes: Float[Tensor, "b i j d"],
-        activations: Float[Tensor, "b i"] | None = None,
-        trace: bool = False,
+        children: Capsules,
+        *,
         competition: Competition | None = None,
+        trace: bool = False,
     ) -> RoutingOutput:
-        """`activations` are not used: a vector capsule's votes already carry its length."""
+        """The children's activations are not used: a vector capsule's votes already carry its length."""
         return one_pass(votes, self.logits.expand(votes.shape[:3]), trace, competition)

@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.functional import length
+from torchcaps.core.functional import length
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings
-from torchcaps.types import RoutingOutput
 
 
 class SelfAttention(Routing):
@@ -31,11 +31,12 @@ class SelfAttention(Routing):
     def forward(
         self,
         votes: Float[Tensor, "b i j d"],
-        activations: Float[Tensor, "b i"] | None = None,
-        trace: bool = False,
+        children: Capsules,
+        *,
         competition: Competition | None = None,
+        trace: bool = False,
     ) -> RoutingOutput:
-        """`activations` are not used: a vector capsule's votes already carry its length."""
+        """The children's activations are not used: a vector capsule's votes already carry its length."""
         u_hat = votes
         logits = torch.einsum("bijd,bjd->bij", u_hat, u_hat.sum(1)) / u_hat.shape[-1] ** 0.5
         c = couplings(logits, competition=competition)

@@ -13,20 +13,16 @@ poses are at most 1 long and the loss is the margin loss: it learns more slowly 
 all parents they sum to one, so that an image of two things gives each at most one half.
 """
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.functional import EPSILON
+from torchcaps.core.functional import EPSILON
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings
-from torchcaps.types import RoutingOutput
 
 
 class SelfRouting(Routing):
-    reads_children: ClassVar[bool] = True
-
     def __init__(self, shape: VoteShape) -> None:
         super().__init__()
         if not shape.child_dim:
@@ -36,15 +32,13 @@ class SelfRouting(Routing):
     def forward(
         self,
         votes: Float[Tensor, "b i j d"],
-        activations: Float[Tensor, "b i"] | None = None,
-        trace: bool = False,
+        children: Capsules,
+        *,
         competition: Competition | None = None,
-        children: Float[Tensor, "b i p"] | None = None,
+        trace: bool = False,
     ) -> RoutingOutput:
-        if children is None:
-            raise ValueError("self-routing needs the children's poses: routing(votes, activations, children=poses)")
-        a = votes.new_ones(votes.shape[:2]) if activations is None else activations
-        logits = torch.einsum("bip,ijp->bij", children, self.weight)
+        a = children.activations
+        logits = torch.einsum("bip,ijp->bij", children.poses, self.weight)
         c = couplings(logits, competition=competition)
         share = c * a.unsqueeze(-1)
         total = share.sum(1)

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.functional import length, squash
+from torchcaps.core.functional import length, squash
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings
-from torchcaps.types import RoutingOutput
 
 
 class Uniform(Routing):
@@ -24,11 +24,12 @@ class Uniform(Routing):
     def forward(
         self,
         votes: Float[Tensor, "b i j d"],
-        activations: Float[Tensor, "b i"] | None = None,
-        trace: bool = False,
+        children: Capsules,
+        *,
         competition: Competition | None = None,
+        trace: bool = False,
     ) -> RoutingOutput:
-        """`activations` are not used: a vector capsule's votes already carry its length."""
+        """The children's activations are not used: a vector capsule's votes already carry its length."""
         return one_pass(votes, votes.new_zeros(votes.shape[:3]), trace, competition)
 
 

@@ -24,8 +24,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings, positive
-from torchcaps.types import RoutingOutput
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -50,12 +50,13 @@ class VariationalBayes(Routing):
     def forward(
         self,
         votes: Float[Tensor, "b i j d"],
-        activations: Float[Tensor, "b i"] | None = None,
-        trace: bool = False,
+        children: Capsules,
+        *,
         competition: Competition | None = None,
+        trace: bool = False,
     ) -> RoutingOutput:
         v, d = votes, votes.shape[-1]
-        a = v.new_ones(v.shape[:2]) if activations is None else activations
+        a = children.activations
         log_rho = v.new_zeros(v.shape[:3])
         recorder = Recorder(trace)
         q = None

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from torchcaps.core.types import ModelOutput
 from torchcaps.data.sets import Batch, ImageSet, ScoredSet, to_float
 from torchcaps.testing.core import must_run, require, same_bytes, seeded
-from torchcaps.types import ModelOutput
 
 # evaluate(model, data, batch_size=...) -> {"accuracy": ..., "images": ..., ...}
 Evaluate = Callable[..., Mapping[str, object]]
@@ -36,7 +36,7 @@ class AnsweredSet:
         return tuple(str(number) for number in range(CLASSES))
 
     @property
-    def digits(self) -> int:
+    def objects(self) -> int:
         return self.labels.shape[1]
 
     def __len__(self) -> int:
@@ -44,23 +44,23 @@ class AnsweredSet:
 
     def batches(self, size: int) -> Iterator[Batch]:
         for images, labels in zip(self.images.split(size), self.labels.split(size), strict=True):
-            yield Batch(images.clone(), labels.clone(), images[:, None].repeat(1, self.digits, 1, 1, 1))
+            yield Batch(images.clone(), labels.clone(), images[:, None].repeat(1, self.objects, 1, 1, 1))
 
 
-def answered_set(digits: int, count: int = 103) -> AnsweredSet:
+def answered_set(objects: int, count: int = 103) -> AnsweredSet:
     """Wrong answers gather at the end, so that an average over unequal batches comes out different.
 
     For two digits, a third of the answers has one of the two right: worth nothing.
     """
-    with seeded(digits):
+    with seeded(objects):
         images = torch.randint(256, (count, 1, 8, 8)).float() / 255
-        labels = torch.stack([torch.randperm(CLASSES)[:digits] for _ in range(count)])
+        labels = torch.stack([torch.randperm(CLASSES)[:objects] for _ in range(count)])
         row = torch.arange(count)
         wrong = (row % 5 == 0) | (row >= count - 9)
-        half = (row % 3 == 1) & ~wrong if digits > 1 else torch.zeros(count, dtype=torch.bool)
+        half = (row % 3 == 1) & ~wrong if objects > 1 else torch.zeros(count, dtype=torch.bool)
     answers = labels.flip(1).clone()
     absent = [[number for number in range(CLASSES) if number not in row] for row in labels.tolist()]
-    missing = torch.tensor([row[:digits] for row in absent])
+    missing = torch.tensor([row[:objects] for row in absent])
     answers[wrong] = missing[wrong]
     answers[half, 0] = missing[half, 0]
     return AnsweredSet(images, labels, answers, int((~wrong & ~half).sum()))
@@ -85,11 +85,11 @@ class AnsweringModel(nn.Module):
         for position, row in enumerate(rows):
             if row is not None:
                 # The digits of an answer are equally sure but for a trifle, and in no order.
-                lengths[position, self.data.answers[row]] = 0.9 + 0.01 * torch.arange(self.data.digits)
+                lengths[position, self.data.answers[row]] = 0.9 + 0.01 * torch.arange(self.data.objects)
         lengths = lengths.to(images.device) * self.scale
         capsules = lengths[..., None] * torch.tensor([0.6, 0.8], device=images.device)
-        several = self.data.digits > 1 or (labels is not None and labels.ndim == 2)
-        reconstruction = images[:, None].repeat(1, self.data.digits, 1, 1, 1) if several else images
+        several = self.data.objects > 1 or (labels is not None and labels.ndim == 2)
+        reconstruction = images[:, None].repeat(1, self.data.objects, 1, 1, 1) if several else images
         return ModelOutput(lengths, capsules, reconstruction)
 
 
@@ -97,9 +97,9 @@ def _key(image: Tensor) -> bytes:
     return image.detach().cpu().contiguous().numpy().tobytes()
 
 
-def check_evaluation(evaluate: Evaluate, *, digits: tuple[int, ...] = (1, 2)) -> None:
+def check_evaluation(evaluate: Evaluate, *, objects: tuple[int, ...] = (1, 2)) -> None:
     """Every test image counts once, unaltered, whatever the batch size; two digits are right only together."""
-    for count in digits:
+    for count in objects:
         data = answered_set(count)
         for size in BATCH_SIZES:
             _check_scores(evaluate, data, size)
@@ -107,7 +107,7 @@ def check_evaluation(evaluate: Evaluate, *, digits: tuple[int, ...] = (1, 2)) ->
 
 def _check_scores(evaluate: Evaluate, data: AnsweredSet, size: int) -> None:
     model = AnsweringModel(data)
-    what = f"evaluation of {len(data)} images with {data.digits} labels each at a batch size of {size}"
+    what = f"evaluation of {len(data)} images with {data.objects} labels each at a batch size of {size}"
     with must_run(what):
         result = evaluate(model, data, batch_size=size)
     altered = model.seen.count(None)
@@ -132,8 +132,8 @@ def check_test_set(data: ScoredSet, split: ImageSet | None = None) -> None:
     images, labels, _ = first
     require(len(images) == len(data), f"batches of {data.name} hold {len(images)} images, it has {len(data)}")
     require(
-        list(labels.shape) == [len(data), data.digits],
-        f"labels of {data.name} are {list(labels.shape)} instead of {[len(data), data.digits]}",
+        list(labels.shape) == [len(data), data.objects],
+        f"labels of {data.name} are {list(labels.shape)} instead of {[len(data), data.objects]}",
     )
     if split is not None:
         require(same_bytes(labels, split.labels[:, None]), f"labels of {data.name} are not those of {split.name}")

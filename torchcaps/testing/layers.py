@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from torchcaps.core.types import CapsuleMap, Capsules, RoutingOutput, capsules_of
 from torchcaps.testing.core import (
     Run,
     must_run,
@@ -19,7 +20,6 @@ from torchcaps.testing.core import (
     require_stateless,
     seeded,
 )
-from torchcaps.types import Capsules, RoutingOutput
 
 
 def check_squash(squash: Callable[[Tensor], Tensor]) -> None:
@@ -51,7 +51,7 @@ def check_squash(squash: Callable[[Tensor], Tensor]) -> None:
 
 
 def check_primary_caps(
-    layer: Callable[[Tensor], Capsules | Tensor],
+    layer: Callable[[Tensor], Capsules | CapsuleMap | Tensor],
     *,
     channels: int,
     types: int,
@@ -72,7 +72,7 @@ def check_primary_caps(
         features = torch.randn(1, channels, size, size, requires_grad=True)
     with must_run("primary capsules"):
         result = layer(features)
-    poses = result.poses if isinstance(result, Capsules) else result
+    poses = capsules_of(result).poses
     expected = [1, types * side * side, dim]
     require(list(poses.shape) == expected, f"primary capsules are {list(poses.shape)} instead of {expected}")
     windows: dict[tuple[int, int], int] = {}

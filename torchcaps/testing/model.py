@@ -5,6 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from torchcaps.core.types import ModelOutput
 from torchcaps.testing.core import (
     Run,
     must_run,
@@ -17,12 +18,11 @@ from torchcaps.testing.core import (
     require_stateless,
     seeded,
 )
-from torchcaps.types import ModelOutput
 
 BATCH = 3
 
 
-def check_model(model: nn.Module, image_shape: tuple[int, int, int], *, classes: int = 10, digits: int = 1) -> None:
+def check_model(model: nn.Module, image_shape: tuple[int, int, int], *, classes: int = 10, objects: int = 1) -> None:
     """Put a model through its contract: answers, batches, labels, trace, state, devices, gradients.
 
     In float64, so that an untrained network's faint answers can be told apart; a model names no dtype, like no device.
@@ -31,13 +31,13 @@ def check_model(model: nn.Module, image_shape: tuple[int, int, int], *, classes:
     with seeded(0):
         images = torch.rand(BATCH, *image_shape, dtype=torch.float64)
     check_state(model, images)
-    check_answers(model, images, classes, digits)
+    check_answers(model, images, classes, objects)
     require_close(_answer(single, images.float()).lengths, _answer(model, images).lengths, "float32 lengths", 1e-3)
     check_batches(model, images)
-    check_labels(model, images, classes, digits)
+    check_labels(model, images, classes, objects)
     check_trace(model, images)
     require_any_device("model", model, _runner, (images,))
-    check_gradients(model, images, classes, digits)
+    check_gradients(model, images, classes, objects)
 
 
 def check_state(model: nn.Module, images: Tensor) -> None:
@@ -47,7 +47,7 @@ def check_state(model: nn.Module, images: Tensor) -> None:
     require_stateless("model", training, _runner(training), (images,), buffers=False)
 
 
-def check_answers(model: nn.Module, images: Tensor, classes: int, digits: int) -> None:
+def check_answers(model: nn.Module, images: Tensor, classes: int, objects: int) -> None:
     output = _answer(model, images)
     _require_shape(output.lengths, [BATCH, classes], "lengths")
     require_finite(output.lengths, "lengths")
@@ -56,7 +56,7 @@ def check_answers(model: nn.Module, images: Tensor, classes: int, digits: int) -
     if output.capsules is not None:
         _require_shape(output.capsules, [BATCH, classes, output.capsules.shape[-1]], "capsules")
     if output.reconstruction is not None:
-        several = [digits] if digits > 1 else []
+        several = [objects] if objects > 1 else []
         _require_shape(output.reconstruction, [BATCH, *several, *images.shape[1:]], "reconstruction")
         low, high = output.reconstruction.min().item(), output.reconstruction.max().item()
         require(low >= 0 and high <= 1, f"reconstructed pixels run from {low:.3g} to {high:.3g}, outside 0 .. 1")
@@ -68,17 +68,17 @@ def check_batches(model: nn.Module, images: Tensor) -> None:
     require_repeatable("model in eval mode", _runner(model), (images,))
 
 
-def check_labels(model: nn.Module, images: Tensor, classes: int, digits: int) -> None:
+def check_labels(model: nn.Module, images: Tensor, classes: int, objects: int) -> None:
     """Labels choose what is reconstructed, and nothing else."""
     plain = _answer(model, images)
-    longest = plain.lengths.topk(digits, 1).indices
+    longest = plain.lengths.topk(objects, 1).indices
     with must_run("model with labels [b k]"):
         labelled = model(images, longest)
     require_close(labelled.lengths, plain.lengths, "the lengths depend on the labels that were given")
     if plain.reconstruction is None:
         return
-    _require_shape(labelled.reconstruction, [BATCH, digits, *images.shape[1:]], "reconstruction for labels [b k]")
-    if digits == 1:
+    _require_shape(labelled.reconstruction, [BATCH, objects, *images.shape[1:]], "reconstruction for labels [b k]")
+    if objects == 1:
         require_close(
             labelled.reconstruction[:, 0],
             plain.reconstruction,
@@ -105,11 +105,11 @@ def check_trace(model: nn.Module, images: Tensor) -> None:
         )
 
 
-def check_gradients(model: nn.Module, images: Tensor, classes: int, digits: int) -> None:
+def check_gradients(model: nn.Module, images: Tensor, classes: int, objects: int) -> None:
     """Every parameter takes part, and no gradient is NaN, not even for an empty image."""
     model = copy.deepcopy(model).train()
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    labels = torch.arange(BATCH * digits).reshape(BATCH, digits) % classes
+    labels = torch.arange(BATCH * objects).reshape(BATCH, objects) % classes
     for name, pictures in {"random images": images, "empty images": torch.zeros_like(images)}.items():
         with must_run(f"training on {name}"):
             output = model(pictures, labels)

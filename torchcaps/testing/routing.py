@@ -3,19 +3,18 @@
     check_routing(MyRouting)                                          # MyRouting(VoteShape(...)) -> Routing
     check_iterations(lambda shape, n: MyRouting(shape, iterations=n))
 
-What is not true of every right algorithm is declared by the routing itself: `reads_children = True` (it is also given
-the poses that the votes were made from, as in the layers), `leaky = True` (couplings of a child may
+What is not true of every right algorithm is declared by the routing itself: `leaky = True` (couplings of a child may
 sum to less than one), `gradient = "last"` (the backward pass holds the couplings constant, so it is not the gradient of
 the forward pass), `deterministic = False` (random by design; what compares two calls is left out).
 """
 
 from collections.abc import Callable, Iterable
 
+from torchcaps.core.types import RoutingOutput, RoutingTrace
 from torchcaps.routing import Routing, VoteShape
 from torchcaps.testing import routing_properties as prop
 from torchcaps.testing.core import require, require_close
 from torchcaps.testing.routing_case import SHAPE, Combine, MakeRouting, RoutingCase, routed
-from torchcaps.types import RoutingOutput, RoutingTrace
 
 _COMPARE_TWO_CALLS = (
     prop.trace_changes_nothing,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from torchcaps.core.types import Capsules, RoutingOutput, RoutingTrace
 from torchcaps.routing import Competition, Routing, VoteShape
 from torchcaps.testing.core import Run, must_run, require, seeded
-from torchcaps.types import RoutingOutput, RoutingTrace
 
 MakeRouting = Callable[[VoteShape], Routing]
 # The parents' poses that a weighted mean of the votes gives: combine(routing, votes, couplings).
@@ -63,9 +63,7 @@ def routed(
     trace: bool = False,
     competition: Competition | None = None,
 ) -> RoutingOutput:
-    """The children's poses are for a routing that reads them."""
-    extra = {"children": poses} if getattr(routing, "reads_children", False) else {}
-    return routing(votes, activations, trace=trace, competition=competition, **extra)
+    return routing(votes, Capsules(poses, activations), competition=competition, trace=trace)
 
 
 def runner(routing: nn.Module, trace: bool = False) -> Run:

@@ -1,0 +1,164 @@
+"""EM routing against the reference, at its extremes, and in both ways of computing it."""
+
+import numpy as np
+import pytest
+import reference as ref
+import torch
+from support import children_of
+from torch import Tensor
+
+from torchcaps.core.functional import votes
+from torchcaps.core.types import CapsuleMap, Capsules
+from torchcaps.core.windows import Windows
+from torchcaps.kernels import fused_em
+from torchcaps.models.registry import create_model
+from torchcaps.nn.losses import spread_loss
+from torchcaps.routing import EM, VoteShape
+from torchcaps.testing import ROUTING_PROPERTIES, check_iterations, check_routing
+from torchcaps.testing.routing_properties import exports_with_any_batch
+
+SHAPE = VoteShape(7, 5, 16)
+
+
+def make(shape: VoteShape = SHAPE, dtype: torch.dtype = torch.float64, **options: object) -> EM:
+    torch.manual_seed(0)
+    routing = EM(shape, **options).to(dtype)
+    with torch.no_grad():
+        routing.beta_u.normal_()
+        routing.beta_a.normal_()
+    return routing
+
+
+def inputs(shape: VoteShape = SHAPE, batch: int = 3, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(batch, *shape[:3], dtype=dtype), torch.rand(batch, shape.children, dtype=dtype)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+@pytest.mark.parametrize("shape", [SHAPE, VoteShape(1, 3, 4), VoteShape(6, 1, 9)], ids=str)
+def test_em_matches_reference(iterations: int, shape: VoteShape) -> None:
+    routing, (v, a) = make(shape, iterations=iterations), inputs(shape)
+    output = routing(v, children_of(v, a), trace=True)
+    for row in range(len(v)):
+        betas = (beta.detach().numpy() for beta in (routing.beta_u, routing.beta_a))
+        passes = ref.route_em(v[row].numpy(), a[row].numpy(), *betas, iterations)
+        np.testing.assert_allclose(output.poses[row].detach(), passes[-1].mean, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(output.activations[row].detach(), passes[-1].activation, rtol=0, atol=1e-6)
+        couplings = np.array([step.r for step in passes])
+        np.testing.assert_allclose(output.trace.couplings[:, row].detach(), couplings, rtol=0, atol=1e-6)
+        expected = np.array([np.log(step.activation) + step.log_density for step in passes])
+        np.testing.assert_allclose(output.trace.agreement[:, row].detach(), expected, rtol=1e-6)
+
+
+def test_em_conforms_with_options_and_starts_even() -> None:
+    properties = [holds for holds in ROUTING_PROPERTIES if holds is not exports_with_any_batch]
+    options = {"iterations": 2, "inverse_temperature": 0.5, "variance_floor": 1e-2}
+    check_routing(lambda shape: EM(shape, **options), properties=properties)
+    check_iterations(lambda shape, n: EM(shape, iterations=n), starts_from_priors=True)
+
+
+def test_activations_of_children_do_not_cancel() -> None:
+    """Children that are less sure bring less data: poses stay where they are, the parents' activations do not."""
+    routing, (v, _) = make(iterations=1), inputs()
+    sure, unsure = (routing(v, children_of(v, torch.full((3, 7), level, dtype=torch.float64))) for level in (0.9, 0.3))
+    torch.testing.assert_close(sure.poses, unsure.poses, rtol=0, atol=1e-6)
+    assert (sure.activations - unsure.activations).abs().min() > 1e-3
+
+
+def test_number_of_children_does_not_decide_how_active_a_parent_is() -> None:
+    """The same children twice are the same evidence for every parent: the amount of data is a share."""
+    routing, (v, a) = make(), inputs()
+    doubled = torch.cat([v, v], 1)
+    once, twice = routing(v, children_of(v, a)), routing(doubled, children_of(doubled, torch.cat([a, a], 1)))
+    torch.testing.assert_close(once.activations, twice.activations, rtol=0, atol=1e-7)
+
+
+EXTREMES = {
+    "zero votes": lambda v, a: (v * 0, a),
+    "identical votes": lambda v, a: (v[:, :1].expand_as(v), a),
+    "one child": lambda v, a: (v[:, :1], a[:, :1]),
+    "huge votes": lambda v, a: (v * 1e9, a),
+    "votes far from zero": lambda v, a: (v + 1e4, a),
+    "tiny votes": lambda v, a: (v * 1e-30, a),
+    "nobody is there": lambda v, a: (v, a * 0),
+    "one faint child": lambda v, a: (v[:, :1], a[:, :1] * 1e-30),
+    "one child far off": lambda v, a: (torch.cat([v[:, :1] * 1e6, v[:, 1:]], 1), a),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("extreme", EXTREMES.values(), ids=EXTREMES)
+def test_em_is_finite_at_extremes(extreme, dtype: torch.dtype) -> None:
+    routing = make(dtype=dtype)
+    v, a = (tensor.detach().requires_grad_() for tensor in extreme(*inputs(dtype=dtype)))
+    output = routing(v, children_of(v, a))
+    gradients = torch.autograd.grad(output.poses.sum() + output.activations.sum(), (v, a, *routing.parameters()))
+    for tensor in (*output[:2], *gradients):
+        assert tensor.isfinite().all()
+    assert ((output.activations >= 0) & (output.activations <= 1)).all()
+
+
+def test_far_from_zero_float32_is_as_good_as_near() -> None:
+    """No difference of large squares: with all votes moved by 300, only the votes' own rounding is left."""
+    v, a = inputs(dtype=torch.float32)
+    moved = v + 300
+    low, high = make(dtype=torch.float32)(moved, a), make()(moved.double(), a.double())
+    torch.testing.assert_close(low.activations.double(), high.activations, rtol=0, atol=1e-4)
+
+
+def test_em_refuses_nonsense() -> None:
+    for options in ({"iterations": 0}, {"inverse_temperature": 0.0}, {"variance_floor": -1.0}):
+        with pytest.raises(ValueError, match="must be"):
+            EM(SHAPE, **options)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 1 << 13, 1 << 30])
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_fused_em_matches_its_plain_twin(iterations: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of one image, of a few, of all: outputs and every gradient, with windows that share children."""
+    monkeypatch.setitem(fused_em.BLOCK_BYTES, "cpu", block_bytes)
+    torch.manual_seed(0)
+    windows, types, dim = Windows(5, 6, 3, 2), 2, 4
+    grid = CapsuleMap(
+        torch.randn(3, types, 5, 6, dim, dtype=torch.float64), torch.rand(3, types, 5, 6, dtype=torch.float64)
+    )
+    shape = VoteShape(9 * types, 3, dim)
+    routing = make(shape, iterations=iterations)
+    leaves = [tensor.requires_grad_() for tensor in windows.cut(grid)]
+    leaves += [torch.randn(*shape[:3], dim, dtype=torch.float64, requires_grad=True), *routing.parameters()]
+    u, a, weight = leaves[:3]
+    plain = routing(votes(u, weight), Capsules(u, a), competition=windows.competition)
+    ours = fused_em.route(routing, Capsules(u, a), weight, windows.competition, windows.count)
+    torch.testing.assert_close(ours, plain, rtol=0, atol=1e-10)
+    upstream = [torch.randn_like(tensor) for tensor in plain[:2]]
+    expected, found = (torch.autograd.grad(output[:2], leaves, upstream) for output in (plain, ours))
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-8, atol=1e-8)
+
+
+def test_em_in_a_dense_capsule_network() -> None:
+    model = create_model("capsnet-mnist-small", routing="em").eval()
+    output = model(torch.rand(2, 1, 28, 28), trace=True)
+    assert ((output.lengths >= 0) & (output.lengths <= 1)).all()
+    assert output.reconstruction.shape == (2, 1, 28, 28)
+    assert output.trace.couplings.shape[:2] == (3, 2)
+
+
+def test_spread_loss_matches_reference() -> None:
+    torch.manual_seed(0)
+    lengths, labels = torch.rand(6, 5, dtype=torch.float64), torch.randint(0, 5, (6,))
+    for margin in (0.2, 0.9):
+        expected = ref.mean_over_batch(
+            [ref.spread_loss(row.numpy(), int(label), margin) for row, label in zip(lengths, labels, strict=True)]
+        )
+        assert spread_loss(lengths, labels, margin).item() == pytest.approx(expected, abs=1e-12)
+    apart = torch.tensor([[1.0, 0.0, 0.1]])
+    assert spread_loss(apart, torch.tensor([0]), 0.9).item() == 0
+
+
+def test_numbers_of_another_precision_are_not_read_as_ours() -> None:
+    routing, weight = make(dtype=torch.float32), torch.randn(7, 5, 16, 16)
+    poses, activations = torch.randn(3, 7, 16), torch.rand(3, 7)
+    assert fused_em.supports(routing, Capsules(poses, activations), weight)
+    assert not fused_em.supports(routing, Capsules(poses, activations.double()), weight)
+    assert not fused_em.supports(routing, Capsules(poses, activations.bfloat16()), weight)

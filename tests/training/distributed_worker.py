@@ -1,0 +1,40 @@
+"""Run under torchrun by test_train.py: gradients of the first step and the loss of fifty, for the global batch."""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch.nn.parallel import DistributedDataParallel
+
+from torchcaps.data import ImageSet, ImageStream
+from torchcaps.models.registry import create_model
+from torchcaps.training.loop import train_step
+from torchcaps.training.optim import make_optimisers
+
+name, out = sys.argv[1], Path(sys.argv[2])
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+size = {} if name == "capsnet-mnist-small" else {"image": (1, 28, 28)}
+model = create_model(name, **size)
+noise = torch.Generator().manual_seed(1)
+pixels = torch.randint(0, 256, (256, 1, 28, 28), generator=noise, dtype=torch.uint8)
+labels = torch.randint(0, 10, (256,), generator=noise)
+stream = ImageStream(ImageSet("noise", pixels, labels, tuple("0123456789")), seed=0)
+wrapped = DistributedDataParallel(model, broadcast_buffers=False) if world > 1 else model
+optimisers = make_optimisers(model, "adam", 1e-4)
+gradients: dict[str, torch.Tensor] = {}
+curve = []
+for step in range(50):
+    losses, _ = train_step(wrapped, stream.batch(step, 16).part(rank, world), optimisers)
+    if step == 0:
+        gradients = {key: value.grad.clone() for key, value in model.named_parameters() if value.grad is not None}
+    total = losses["total"] / world
+    dist.all_reduce(total)
+    curve.append(total)
+if rank == 0:
+    save_file({**gradients, "curve": torch.stack(curve)}, out)
+dist.destroy_process_group()

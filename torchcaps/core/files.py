@@ -1,0 +1,90 @@
+"""Files that appear whole or not at all, and where torchcaps keeps its own.
+
+Only `torch` is needed to import this module; `safetensors` is, once tensors are written or read.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedWriter
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from torchcaps.core.errors import UserError
+
+
+def cache_folder() -> Path:
+    """The platform's place for what can be made again, such as `~/.cache/torchcaps`."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        return Path(base) / "torchcaps" / "torchcaps" / "Cache"
+    usual = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return Path(os.environ.get("XDG_CACHE_HOME") or usual) / "torchcaps"
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BufferedWriter]:
+    """Written to a temporary file, synced, then renamed: whoever looks sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    try:
+        with written_whole(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} is not a run folder: it has no {path.name}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def packed(tensors: Mapping[str, Tensor]) -> tuple[bytes, str]:
+    """The bytes of a safetensors file, and their SHA-256."""
+    from safetensors.torch import save
+
+    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    return content, hashlib.sha256(content).hexdigest()
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Save and return the SHA-256, which is kept elsewhere, so that a flipped bit does not go unnoticed."""
+    content, sha256 = packed(tensors)
+    write_bytes(path, content)
+    return sha256
+
+
+def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
+    from safetensors.torch import load
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise UserError(f"{path} is damaged: its SHA-256 is not the one that was recorded")
+    return load(content)

@@ -1,0 +1,42 @@
+"""What the machine says about itself: its processor and its free memory."""
+
+import os
+import platform
+import re
+from pathlib import Path
+
+
+def processor() -> str:
+    """The name of the processor, as a person would say it."""
+    found = re.search(r"^model name\s*:\s*(.+)", _cpuinfo(), re.M)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def processor_features() -> str:
+    """Everything that compiled code may depend on: a home folder may be seen from several machines."""
+    found = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*", _cpuinfo(), re.M)
+    return "\n".join(sorted(set(found))) or platform.platform() + platform.processor()
+
+
+def memory_available() -> int:
+    """Bytes that are free for a new process, as far as the system says: the container's limit where there is one."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 2**10
+    except (OSError, StopIteration):
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        group = Path("/sys/fs/cgroup")
+        limit, used = (int((group / f"memory.{part}").read_text()) for part in ("max", "current"))
+        parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        # What was read from files counts as used, but is given back as soon as somebody asks.
+        return min(free, limit - used + int(parts.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return free
+
+
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""

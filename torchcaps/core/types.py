@@ -1,0 +1,103 @@
+"""What flows between capsule layers, and the letters that name its axes.
+
+b  batch                 i  child capsule        r  routing iteration
+c  image channel         j  parent capsule       k  things shown in one image (1; 2 for MultiMNIST)
+h  height, w  width      d  pose dimension of a parent, p of a child
+t  type of capsule, of which there is one at each position of a map
+"""
+
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+from torchcaps.core.errors import UserError
+from torchcaps.core.functional import length
+
+
+class Capsules(NamedTuple):
+    """A layer of capsules: what each sees (its pose) and how sure it is that it is there (its activation)."""
+
+    poses: Float[Tensor, "b i p"]
+    activations: Float[Tensor, "b i"]
+
+
+class CapsuleMap(NamedTuple):
+    """Capsules of several types at every position: what convolutional capsule layers exchange.
+
+    The trace of a convolutional layer has windows for its batch, `(b y x)`, and `(ky kx t)` for the children.
+    """
+
+    poses: Float[Tensor, "b t h w p"]
+    activations: Float[Tensor, "b t h w"]
+    trace: "RoutingTrace | None" = None
+
+    def flat(self) -> Capsules:
+        """Without the map: child `i = (type · h + y) · w + x`."""
+        return Capsules(self.poses.flatten(1, 3), self.activations.flatten(1))
+
+
+class RoutingTrace(NamedTuple):
+    """What happened inside a routing, iteration by iteration.
+
+    `logits` are the ones an iteration's `couplings` were computed from; `agreement` is what the iteration found.
+    """
+
+    couplings: Float[Tensor, "r b i j"]
+    logits: Float[Tensor, "r b i j"]
+    agreement: Float[Tensor, "r b i j"]
+
+
+class RoutingOutput(NamedTuple):
+    """The parents' capsules, and the trace if it was asked for."""
+
+    poses: Float[Tensor, "b j d"]
+    activations: Float[Tensor, "b j"]
+    trace: RoutingTrace | None = None
+
+
+class ModelOutput(NamedTuple):
+    """What every model answers with; a CNN fills in what it has.
+
+    `reconstruction` is `[b c h w]` for labels `[b]` or a single-object model without labels, `[b k c h w]` for labels
+    `[b k]` or a model of several objects.
+    """
+
+    lengths: Float[Tensor, "b j"]
+    capsules: Float[Tensor, "b j d"] | None = None
+    children: Capsules | None = None
+    """The capsules that voted for the classes: the primary ones, unless there are layers between."""
+    reconstruction: Float[Tensor, "b *k c h w"] | None = None
+    trace: RoutingTrace | None = None
+    logits: Float[Tensor, "b j"] | None = None
+
+
+def capsules_of(given: "Capsules | CapsuleMap | RoutingOutput | Tensor") -> Capsules:
+    """What any layer returns, as a list of capsules. A plain tensor's are as active as they are long, up to 1."""
+    if isinstance(given, Tensor):
+        given = _from_tensor(given)
+    if isinstance(given, CapsuleMap):
+        return given.flat()
+    return Capsules(given.poses, given.activations)
+
+
+def map_of(given: "Capsules | CapsuleMap | RoutingOutput | Tensor", layer: str) -> CapsuleMap:
+    """What any layer returns, if its capsules have places on a map; `layer` asks for it."""
+    if isinstance(given, Tensor):
+        given = _from_tensor(given)
+    if isinstance(given, CapsuleMap):
+        return given
+    count, dim = given.poses.shape[1:]
+    raise UserError(
+        f"{layer} takes capsules on a map, as PrimaryCaps, PrimaryPoses and ConvCaps give them; these are {count} "
+        f"capsules of {dim} numbers without places, which DenseCaps takes"
+    )
+
+
+def _from_tensor(poses: Tensor) -> Capsules | CapsuleMap:
+    if poses.ndim not in (3, 5):
+        raise UserError(
+            f"a tensor of capsules is [batch, capsule, pose] or [batch, type, row, column, pose], not "
+            f"{list(poses.shape)}; PrimaryCaps makes capsules of a feature map"
+        )
+    return (Capsules if poses.ndim == 3 else CapsuleMap)(poses, length(poses).clamp(max=1))

@@ -1,0 +1,146 @@
+"""Thousands of picture files to one file of small pictures, which is then mapped instead of read.
+
+Memory stays bounded whatever the number of files: each thread holds the one picture that it decodes (a large JPEG at a
+fraction of its size, anything else at most `MOST_PIXELS`), and finished rows are written every `BUFFER` bytes.
+"""
+
+import hashlib
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import UInt8
+
+from torchcaps.core.errors import UserError
+from torchcaps.core.files import written_whole
+from torchcaps.data.readers.pictures import read_bytes
+
+BUFFER = 16 * 2**20
+QUIET_SECONDS = 10.0
+T = TypeVar("T")
+
+
+def threads() -> int:
+    """Decoders release Python's lock, so that threads are enough."""
+    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def decoded(
+    paths: Iterable[str | Path], image: tuple[int, int, int], handwritten: bool = False, ahead: int | None = None
+) -> Iterator[UInt8[np.ndarray, "c h w"] | UserError]:
+    """The pictures of `paths` in their order, or why one cannot be read; at most `ahead` of them are held at a time."""
+    ahead = ahead or max(2 * threads(), min(512, BUFFER // (image[0] * image[1] * image[2])))
+    return in_threads(partial(_attempt, image=image, handwritten=handwritten), paths, ahead)
+
+
+def in_threads(look: Callable[[str | Path], T], paths: Iterable[str | Path], ahead: int) -> Iterator[T]:
+    """`look` at each path, results in order."""
+    left = iter(paths)
+    # Set once for all threads, since the filters belong to the process: decoders warn about what is then read anyway.
+    with warnings.catch_warnings(), ThreadPoolExecutor(threads()) as pool:
+        warnings.simplefilter("ignore")
+        while chunk := list(islice(left, ahead)):
+            yield from pool.map(look, chunk)
+
+
+def _attempt(
+    path: str | Path, image: tuple[int, int, int], handwritten: bool
+) -> UInt8[np.ndarray, "c h w"] | UserError:
+    try:
+        return read_bytes(path, image, handwritten)
+    except UserError as error:
+        return error
+    except Exception as error:
+        # One odd picture among thousands is left out like one that cannot be read.
+        return UserError(f"{path} cannot be made an image of {image}: {' '.join(str(error).split())}")
+
+
+@dataclass
+class Decoded:
+    """What became of a list of files: the rows that were written, and the files that could not be read."""
+
+    kept: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    unreadable: dict[int, str] = field(default_factory=dict)
+    sha256: str = ""
+
+
+def write_decoded(
+    paths: Sequence[str | Path], image: tuple[int, int, int], out: Path, bar: "Counter", allowed: int
+) -> Decoded:
+    """All that can be read, one after the other into the file `out`; stops at more than `allowed` unreadable files."""
+    result, whole = Decoded(), hashlib.sha256()
+    with written_whole(out) as file:
+        for index, row in enumerate(decoded(paths, image)):
+            bar.advance()
+            if isinstance(row, UserError):
+                result.unreadable[index] = str(row)
+                if len(result.unreadable) > allowed:
+                    break
+                continue
+            content = row.tobytes()
+            file.write(content)
+            whole.update(content)
+            result.kept.append(index)
+            result.digests.append(hashlib.blake2b(content, digest_size=12).digest())
+    result.sha256 = whole.hexdigest()
+    return result
+
+
+def map_decoded(path: Path, count: int, image: tuple[int, int, int]) -> UInt8[np.ndarray, "n c h w"]:
+    """The pictures of a file, in memory only where they are looked at; writing to them does not reach the file."""
+    if not count:
+        return np.zeros((0, *image), np.uint8)
+    return np.memmap(path, np.uint8, "c", shape=(count, *image))
+
+
+class Counter:
+    """How many images are done and how fast: a bar on a terminal, else a line now and then, on standard error."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self.label, self.total, self.done = label, total, 0
+        self.began = self.last_line = time.monotonic()
+        self._bar: Any = None
+
+    def __enter__(self) -> "Counter":
+        if not sys.stderr.isatty():
+            print(f"{self.label}: reading {self.total:,} images", file=sys.stderr, flush=True)
+            return self
+        from rich import progress
+        from rich.console import Console
+
+        columns = (
+            progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[rate]}"), progress.TimeRemainingColumn(),
+        )  # fmt: skip
+        self._bar = progress.Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(self.label, total=self.total, rate="")
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    @property
+    def rate(self) -> float:
+        return self.done / max(time.monotonic() - self.began, 1e-6)
+
+    def advance(self) -> None:
+        self.done += 1
+        if self._bar:
+            self._bar.update(self._task, completed=self.done, rate=f"{self.rate:,.0f} images/s")
+        elif time.monotonic() - self.last_line > QUIET_SECONDS:
+            left = (self.total - self.done) / self.rate
+            line = f"  {self.done:,} of {self.total:,} images, {self.rate:,.0f} a second, {left:.0f} s left"
+            print(line, file=sys.stderr, flush=True)
+            self.last_line = time.monotonic()

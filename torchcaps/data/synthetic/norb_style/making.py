@@ -1,0 +1,61 @@
+"""The table of toys, and the arrays of a set of scenes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from torchcaps.data.synthetic.norb_style import SIDE, Scenes
+from torchcaps.data.synthetic.norb_style.airplanes import AIRPLANES, airplane
+from torchcaps.data.synthetic.norb_style.animals import ANIMALS, animal
+from torchcaps.data.synthetic.norb_style.cars import CARS, car
+from torchcaps.data.synthetic.norb_style.humans import HUMANS, human
+from torchcaps.data.synthetic.norb_style.render import render
+from torchcaps.data.synthetic.norb_style.solids import Solid
+from torchcaps.data.synthetic.norb_style.trucks import TRUCKS, truck
+from torchcaps.data.synthetic.norb_style.volume import voxels
+
+TOYS: dict[str, tuple[Solid, ...]] = {
+    "animal": tuple(map(animal, ANIMALS)),
+    "human": tuple(map(human, HUMANS)),
+    "airplane": tuple(map(airplane, AIRPLANES)),
+    "truck": tuple(map(truck, TRUCKS)),
+    "car": tuple(map(car, CARS)),
+}
+
+
+class Arrays(NamedTuple):
+    """What smallNORB's three files hold: pairs uint8 [n 2 48 48], categories int32 [n], and info int32 [n 4]."""
+
+    dat: np.ndarray
+    cat: np.ndarray
+    info: np.ndarray
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Tens of thousands of short operations: on a busy machine threads would wait for each other most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def make(scenes: Scenes, show: Callable[[int], None] = lambda count: None) -> Arrays:
+    """Render; `show` is told of so many more bytes. As in smallNORB, the category changes from image to image."""
+    instances, elevations, azimuths, lightings = scenes
+    shape = (len(instances), len(elevations), len(azimuths), len(lightings), len(TOYS))
+    degrees = [30 + 5 * elevation for elevation in elevations], [10 * azimuth for azimuth in azimuths]
+    dat = np.empty((*shape, 2, SIDE, SIDE), np.uint8)
+    with _one_thread():
+        for number, instance in enumerate(instances):
+            for category, toys in enumerate(TOYS.values()):
+                pairs = render(voxels(toys[instance]), *degrees, lightings, show)
+                dat[number, :, :, :, category] = pairs.numpy()
+    *info, cat = np.meshgrid(*scenes, range(len(TOYS)), indexing="ij")
+    numbers = np.stack([column.ravel() for column in info], 1).astype(np.int32)
+    return Arrays(dat.reshape(-1, 2, SIDE, SIDE), cat.ravel().astype(np.int32), numbers)

@@ -1,0 +1,228 @@
+"""Augmentation of whole batches at once.
+
+Pixels are `uint8`, or floats from 0 to 1, as `[b c h w]`; outside the image there is zero. Places are (y, x) in pixels,
+y downwards. What is random comes from the generator alone: equal seeds, equal bytes.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64, Shaped
+from torch import Generator, Tensor
+from torch.nn.functional import affine_grid, grid_sample, pad
+
+from torchcaps.core.errors import UserError
+
+# How much red, green and blue add to the brightness that an eye sees (ITU-R BT.601).
+LUMA = (0.299, 0.587, 0.114)
+
+
+def place(
+    images: Shaped[Tensor, "b c h w"], offsets: Int[Tensor, "b 2"], height: int, width: int
+) -> Shaped[Tensor, "b c height width"]:
+    """Each image on an empty canvas, its top left corner at `offsets` (y, x), which may lie outside: exact, by copying.
+
+    >>> place(torch.ones(1, 1, 2, 2), torch.tensor([[1, -1]]), 3, 3)[0, 0]
+    tensor([[0., 0., 0.],
+            [1., 0., 0.],
+            [1., 0., 0.]])
+    """
+    b, _, h, w = images.shape
+    # A margin of the canvas on each side of the image: wherever the image lies, its canvas is one window of this.
+    windows = pad(images, (width, width, height, height)).unfold(2, height, 1).unfold(3, width, 1)
+    y = (height - offsets[:, 0]).clamp(0, height + h)
+    x = (width - offsets[:, 1]).clamp(0, width + w)
+    return windows[torch.arange(b, device=images.device), :, y, x]
+
+
+def bounding_boxes(ink: Bool[Tensor, "n h w"]) -> Int64[Tensor, "n 4"]:
+    """Top, left, bottom, right of what is true, the last two exclusive; where nothing is, the first two are the larger.
+
+    >>> bounding_boxes(torch.tensor([[[False, False, True], [False, False, True]]]))
+    tensor([[0, 2, 2, 3]])
+    """
+    first, last = [], []
+    for line in (ink.any(2), ink.any(1)):
+        at = torch.arange(line.shape[1], device=line.device)
+        first.append(torch.where(line, at, line.shape[1]).amin(1))
+        last.append(torch.where(line, at + 1, 0).amax(1))
+    return torch.stack([*first, *last], 1)
+
+
+def shift(images: Shaped[Tensor, "b c h w"], pixels: int, generator: Generator) -> Shaped[Tensor, "b c h w"]:
+    """Move each image by up to `pixels` in each direction with zero padding, every shift equally likely."""
+    offsets = torch.randint(-pixels, pixels + 1, (len(images), 2), generator=generator)
+    return place(images, offsets, images.shape[2], images.shape[3])
+
+
+def random_crop(
+    images: Shaped[Tensor, "b c h w"], height: int, width: int, generator: Generator
+) -> Shaped[Tensor, "b c height width"]:
+    """A window of each image, every place of it inside the image equally likely."""
+    _, _, h, w = images.shape
+    if height > h or width > w:
+        raise UserError(f"a crop of {height}x{width} does not fit into images of {h}x{w}: it must not be larger")
+    y = torch.randint(h - height + 1, (len(images),), generator=generator)
+    x = torch.randint(w - width + 1, (len(images),), generator=generator)
+    return place(images, -torch.stack([y, x], 1), height, width)
+
+
+def random_flip(images: Shaped[Tensor, "b c h w"], generator: Generator) -> Shaped[Tensor, "b c h w"]:
+    """Half of the images, left and right exchanged."""
+    mirrored = torch.rand(len(images), 1, 1, 1, generator=generator) < 0.5
+    return torch.where(mirrored, images.flip(3), images)
+
+
+def affine(
+    images: Shaped[Tensor, "b c h w"],
+    matrices: Float[Tensor, "b 2 3"],
+    height: int | None = None,
+    width: int | None = None,
+) -> Shaped[Tensor, "b c height width"]:
+    """Each image moved by its own map, sampled bilinearly onto a canvas (of the image's size unless told).
+
+    `matrices` say where ink goes: a point `p` of the image is found at `A p + t` on the canvas, with `[A | t]` the
+    matrix and both points (y, x) in pixels from their centres.
+    """
+    b, c, h, w = images.shape
+    height, width = height or h, width or w
+    # grid_sample asks the other way round, in (x, y) and in halves of each side: p = A⁻¹ (q - t).
+    backward = torch.linalg.inv_ex(matrices[:, :, :2])[0]
+    origin = -backward @ matrices[:, :, 2:]
+    image = torch.tensor([2 / h, 2 / w]).to(matrices)[:, None]
+    canvas = torch.tensor([height / 2, width / 2]).to(matrices)
+    theta = torch.cat([(image * backward * canvas).flip(1, 2), (image * origin).flip(1)], 2)
+    grid = affine_grid(theta, [b, c, height, width], align_corners=False)
+    moved = grid_sample(images.to(grid.dtype), grid, align_corners=False)
+    return moved.round_().to(torch.uint8) if images.dtype == torch.uint8 else moved
+
+
+def affine_matrices(
+    rotation: Float[Tensor, "b"],
+    shear: Float[Tensor, "b"],
+    scale: Float[Tensor, "b 2"],
+    translation: Float[Tensor, "b 2"],
+) -> Float[Tensor, "b 2 3"]:
+    """Expand (y, x), then shear (x grows with y), then rotate (degrees, counter-clockwise as seen), then translate."""
+    radians = rotation * (math.pi / 180)
+    cos, sin, zero, one = radians.cos(), radians.sin(), torch.zeros_like(shear), torch.ones_like(shear)
+    turn = torch.stack([cos, -sin, sin, cos], 1).unflatten(1, (2, 2))
+    slant = torch.stack([one, zero, shear, one], 1).unflatten(1, (2, 2))
+    return torch.cat([turn @ (slant * scale[:, None]), translation[:, :, None]], 2)
+
+
+def random_affine(
+    images: Shaped[Tensor, "b c h w"],
+    generator: Generator,
+    rotation: float = 0.0,
+    scale: float = 0.0,
+    shear: float = 0.0,
+    shift: float = 0.0,
+    crop: float = 0.0,
+) -> Shaped[Tensor, "b c h w"]:
+    """Rotation by up to so many degrees either way, sides longer or shorter by up to the share `scale`, and so on.
+
+    `crop` shows a window with sides of 1 - `crop` to 1 of the image's, anywhere inside it, blown up to its full size.
+    """
+    b, _, h, w = images.shape
+    angle, slant = _within(generator, rotation, b), _within(generator, shear, b)
+    size = 1 + _within(generator, scale, b, 2)
+    offset = _within(generator, shift, b, 2)
+    window = 1 - crop * torch.rand(b, 1, generator=generator)
+    hidden = torch.tensor([h - 1, w - 1]) * (1 - window) / 2  # from centre to centre of the outermost pixels
+    aside = _within(generator, 1.0, b, 2) * hidden
+    matrices = affine_matrices(angle, slant, size / window, offset + aside / window)
+    return affine(images, matrices.to(images.device))
+
+
+def colour_jitter(
+    images: Shaped[Tensor, "b c h w"],
+    generator: Generator,
+    brightness: float = 0.0,
+    contrast: float = 0.0,
+    saturation: float = 0.0,
+) -> Shaped[Tensor, "b c h w"]:
+    """Each factor is drawn from 1 - x to 1 + x for each image; saturation is for images of three channels.
+
+    Brightness multiplies, contrast moves away from the image's mean, saturation away from each pixel's own grey. All
+    three are linear, so they are one weighted sum of pixel, grey and mean.
+    """
+    b, c = images.shape[:2]
+    bright, contrasty, vivid = (1 + _within(generator, x, b, 1, 1, 1) for x in (brightness, contrast, saturation))
+    pixels = images.float() if images.dtype == torch.uint8 else images
+    luma = torch.tensor(LUMA if c == 3 else [1 / c] * c, dtype=pixels.dtype)
+    grey = torch.einsum("bchw,c->bhw", pixels, luma)[:, None]
+    mean = grey.mean((2, 3), keepdim=True)
+    if c != 3:
+        vivid = torch.ones_like(vivid)
+    common = bright * contrasty * (1 - vivid) * grey + bright * (1 - contrasty) * mean
+    jittered = torch.addcmul(common, bright * contrasty * vivid, pixels)
+    if images.dtype == torch.uint8:
+        return jittered.round_().clamp_(0, 255).to(torch.uint8)
+    return jittered.clamp_(0, 1)
+
+
+def cutout(images: Shaped[Tensor, "b c h w"], share: float, generator: Generator) -> Shaped[Tensor, "b c h w"]:
+    """A square of each image set to zero, its side `share` of the image's, its middle on any pixel.
+
+    DeVries and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout", 2017.
+    """
+    inside = []
+    for side in images.shape[2:]:
+        size = round(share * side)
+        first = torch.randint(side, (len(images), 1), generator=generator) - size // 2
+        along = torch.arange(side)
+        inside.append((along >= first) & (along < first + size))
+    hole = inside[0][:, None, :, None] & inside[1][:, None, None, :]
+    return images.masked_fill(hole, 0)
+
+
+def _within(generator: Generator, limit: float, *shape: int) -> Tensor:
+    """Uniform from -limit to limit."""
+    return (2 * torch.rand(*shape, generator=generator) - 1) * limit
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What may happen to an image while training; each amount is the most there can be, zero is never.
+
+    `shift` in pixels, `rotation` in degrees; `scale`, `shear`, `crop`, `colour` and `cutout` as shares. A shift alone
+    copies whole pixels; together with a map that needs resampling it is one with it.
+    """
+
+    shift: int = 0
+    rotation: float = 0.0
+    scale: float = 0.0
+    shear: float = 0.0
+    flip: bool = False
+    crop: float = 0.0
+    colour: float = 0.0
+    cutout: float = 0.0
+
+    def __call__(self, images: Shaped[Tensor, "b c h w"], generator: Generator) -> Shaped[Tensor, "b c h w"]:
+        if self.flip:
+            images = random_flip(images, generator)
+        if self.rotation or self.scale or self.shear or self.crop:
+            images = random_affine(images, generator, self.rotation, self.scale, self.shear, self.shift, self.crop)
+        elif self.shift:
+            images = shift(images, self.shift, generator)
+        if self.colour:
+            images = colour_jitter(images, generator, self.colour, self.colour, self.colour)
+        if self.cutout:
+            images = cutout(images, self.cutout, generator)
+        return images
+
+
+PRESETS: dict[str, Augmentation] = {
+    "none": Augmentation(),
+    "shift": Augmentation(shift=2),
+    "digits": Augmentation(shift=2, rotation=10, scale=0.1, shear=0.1),
+    "natural": Augmentation(shift=4, flip=True, colour=0.2, cutout=0.25),
+}
+
+
+def augmentation(name: str) -> Augmentation:
+    if name not in PRESETS:
+        raise UserError(f"unknown augmentation '{name}'; there are {', '.join(PRESETS)}")
+    return PRESETS[name]

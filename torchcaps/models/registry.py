@@ -1,0 +1,212 @@
+"""Models by name: a table of configurations, which `register_model` adds to."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from torchcaps.core.errors import UserError
+from torchcaps.models.baseline import CNN, CNNConfig
+from torchcaps.models.capsnet import CapsNet, CapsNetConfig
+from torchcaps.models.config import KINDS, Kind, check_fields
+from torchcaps.models.matrix import MatrixCaps, MatrixConfig
+from torchcaps.models.pretrained import load_pretrained
+from torchcaps.routing import check_options
+
+KINDS |= {
+    "capsnet": Kind(CapsNetConfig, CapsNet, CapsNet.__module__),
+    "cnn": Kind(CNNConfig, CNN, CNN.__module__),
+    "matrix": Kind(MatrixConfig, MatrixCaps, MatrixCaps.__module__),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A configuration, the data and the training it is meant for, and a line about it."""
+
+    config: Any
+    """A frozen dataclass with at least `image`, `classes` and `objects`; its class has an entry in `KINDS`."""
+    data: str
+    about: str
+    training: dict[str, Any] = field(default_factory=dict)
+    fits_any: bool = False
+    """Whether it sizes itself: `suited` says how."""
+
+
+def _compact(channels: int = 128, **fields: Any) -> CapsNetConfig:
+    return CapsNetConfig(
+        backbone="compact", channels=channels, primary_types=4, decoder="conv", reconstruction_weight=0.007, **fields
+    )
+
+
+# Found by experiment on validation pairs; docs/log.md has what was tried.
+_FAST = {"optimiser": "muon", "lr": 1e-2, "schedule": "linear", "warmup": 0.05}
+
+MODELS: dict[str, Entry] = {
+    "capsnet": Entry(CapsNetConfig(), "mnist", "sizes itself to any image and number of classes", fits_any=True),
+    "cnn": Entry(CNNConfig(design="compact"), "mnist", "the same backbones without the capsules", _FAST, fits_any=True),
+    "capsnet-mnist": Entry(CapsNetConfig(), "mnist", "the paper's network"),
+    "capsnet-multimnist": Entry(
+        CapsNetConfig(image=(1, 36, 36), objects=2), "multimnist", "the paper's network for overlapping digits"
+    ),
+    "capsnet-affnist": Entry(CapsNetConfig(image=(1, 40, 40)), "translated-mnist", "the paper's network on 40x40"),
+    "capsnet-cifar10": Entry(
+        CapsNetConfig(
+            image=(3, 24, 24), primary_types=64, decoder=None, routing_options={"iterations": 3, "leaky": True}
+        ),
+        "cifar10",
+        "24x24 crops, 64 primary types, none of the above",
+    ),
+    "capsnet-smallnorb": Entry(CapsNetConfig(image=(2, 32, 32), classes=5), "smallnorb", "stereo pairs, 32x32 crops"),
+    "capsnet-svhn": Entry(
+        CapsNetConfig(image=(3, 32, 32), channels=64, primary_types=16, primary_dim=6, dim=8),
+        "svhn",
+        "the paper's smaller network",
+    ),
+    "capsnet-mnist-small": Entry(_compact(), "mnist", "trains in three minutes on a laptop", _FAST),
+    "capsnet-multimnist-small": Entry(
+        _compact(160, image=(1, 36, 36), objects=2, window=28),
+        "multimnist",
+        "takes overlapping digits apart after minutes on a laptop",
+        _FAST,
+    ),
+    "cnn-mnist": Entry(CNNConfig(), "mnist", "the paper's baseline"),
+    "cnn-multimnist": Entry(
+        CNNConfig(image=(1, 36, 36), objects=2, design="multimnist"), "multimnist", "the paper's baseline"
+    ),
+    "cnn-mnist-small": Entry(CNNConfig(design="compact"), "mnist", "capsnet-mnist-small without the capsules", _FAST),
+    "cnn-multimnist-small": Entry(
+        CNNConfig(image=(1, 36, 36), objects=2, design="compact", window=28, channels=160),
+        "multimnist",
+        "capsnet-multimnist-small without the capsules",
+        _FAST,
+    ),
+    "cnn-affnist": Entry(
+        CNNConfig(image=(1, 40, 40), design="affnist"), "translated-mnist", "a CNN as large as capsnet-affnist"
+    ),
+}
+
+
+_EM = {"lr": 3e-3, "schedule": "linear", "warmup": 0.05, "batch": 64}
+
+MODELS |= {
+    "matrix-smallnorb": Entry(MatrixConfig(), "smallnorb", "matrix capsules with EM routing, as in the paper", _EM),
+    "matrix-smallnorb-small": Entry(
+        MatrixConfig(channels=64, primary_types=8, types=(16, 16)), "smallnorb", "the paper's smaller one", _EM
+    ),
+    "cnn-smallnorb": Entry(
+        CNNConfig(image=(2, 32, 32), classes=5, design="smallnorb"), "smallnorb", "the baseline of that paper"
+    ),
+    "cnn-smallnorb-small": Entry(
+        CNNConfig(image=(2, 32, 32), classes=5, design="smallnorb-small"),
+        "smallnorb",
+        "a CNN as large as matrix-smallnorb-small",
+    ),
+}
+
+
+def list_models() -> list[str]:
+    return list(MODELS)
+
+
+def find(name: str) -> Entry:
+    if name not in MODELS:
+        raise UserError(f"unknown model '{name}'; there are {', '.join(MODELS)}")
+    return MODELS[name]
+
+
+def suited(name: str, image: tuple[int, int, int], classes: int, objects: int = 1) -> dict[str, Any]:
+    """The configuration of a model that sizes itself, for images other than the paper's.
+
+    Small grey images, of digits or letters, go with the compact backbone; larger ones and colour with the one for
+    photographs. Reconstruction of a photograph weighs what it does in the paper: 0.0005 for each of 784 pixels.
+    """
+    c, h, w = image
+    small = c == 1 and min(h, w) >= 16 and (max(h, w) <= 28 or objects > 1)
+    shape = {"image": image, "classes": classes, "objects": objects}
+    if isinstance(find(name).config, CNNConfig):
+        return {**shape, "design": "compact" if small else "natural"}
+    if small:
+        own = {"backbone": "compact", "channels": 128, "primary_types": 4, "reconstruction_weight": 0.007}
+    else:
+        weight = 0.0005 * 784 / (c * h * w)
+        own = {"backbone": "natural", "channels": 192, "primary_types": 16, "reconstruction_weight": weight}
+    return {**shape, **own, "decoder": "conv"}
+
+
+def suited_training(images: int) -> dict[str, Any]:
+    """The training of a network that sized itself: at least ten steps in an epoch, as far as there are images."""
+    batch = next((size for size in (128, 64, 32, 16) if 10 * size <= images), min(8, images))
+    return {**_FAST, "batch": batch}
+
+
+def register_model(
+    name: str,
+    config: Any,
+    build: Callable[[Any], nn.Module],
+    *,
+    data: str = "mnist",
+    about: str = "",
+    training: dict[str, Any] | None = None,
+) -> None:
+    """Add a model of one's own to the table: `config` is a frozen dataclass, `build(config)` the network.
+
+    From then on `create_model(name)` makes it, and the command line knows it in a program that registers it. The fields
+    `image`, `classes` and `objects` say what it is for; `data` and `training` are what `train` takes by default.
+    """
+    missing = [field for field in ("image", "classes", "objects") if not hasattr(config, field)]
+    if not dataclasses.is_dataclass(config) or isinstance(config, type) or missing:
+        lacks = f" without {', '.join(missing)}" if missing else ""
+        raise UserError(f"the configuration of '{name}' must be a dataclass instance, not {config!r}{lacks}")
+    if name in MODELS:
+        raise UserError(f"there is a model '{name}' already: choose another name")
+    if not any(kind.config is type(config) for kind in KINDS.values()):
+        KINDS[name] = Kind(type(config), build, type(config).__module__)
+    MODELS[name] = Entry(config, data, about, training or {})
+
+
+def build(config: Any) -> Any:
+    """The network of a configuration."""
+    return next(kind for kind in KINDS.values() if kind.config is type(config)).build(config)
+
+
+def configure(name: str, **overrides: Any) -> Any:
+    """The named configuration with some fields changed; unknown fields are refused by name."""
+    entry = find(name)
+    config = entry.config
+    image = tuple(overrides.get("image", config.image))
+    if entry.fits_any and image != config.image and not {"backbone", "design"} & set(overrides):
+        classes, objects = (overrides.get(key, getattr(config, key)) for key in ("classes", "objects"))
+        overrides = {**suited(name, image, classes, objects), **overrides}
+    check_fields(name, config, overrides)
+    if hasattr(config, "routing_options"):
+        overrides = _with_own_options(config, overrides)
+    return dataclasses.replace(config, **overrides)
+
+
+def _with_own_options(config: Any, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Another routing does not inherit the options that were chosen for the one it takes the place of."""
+    routing = overrides.get("routing", config.routing)
+    kept = config.routing_options if routing == config.routing else {}
+    options = overrides.get("routing_options", kept)
+    check_options(routing, options)
+    return {**overrides, "routing_options": options}
+
+
+def create_model(name: str, pretrained: bool = False, **overrides: Any) -> Any:
+    """A model by its name, as in timm: `create_model("capsnet", image=(3, 64, 64), classes=7)`.
+
+    `routing` may be a name, a class or an instance; `backbone` a name or any module that gives a feature map.
+    """
+    if pretrained and overrides:
+        raise UserError("the pretrained weights belong to the model as it is: leave the other options out")
+    model = build(configure(name, **overrides))
+    if pretrained:
+        load_pretrained(name, model)
+    return model
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

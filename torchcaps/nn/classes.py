@@ -1,0 +1,77 @@
+"""One capsule a class, above a map of capsules."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.core.errors import UserError
+from torchcaps.core.functional import coordinates, matrix_transform
+from torchcaps.core.types import CapsuleMap, Capsules, RoutingOutput, map_of
+from torchcaps.kernels import dispatch
+from torchcaps.nn.transforms import deviation, transforms
+from torchcaps.routing import RoutingChoice, VoteShape, make_routing
+
+
+class ClassCaps(nn.Module):
+    """One capsule a class, seen by every position of a map through the same transforms (Hinton et al. 2018).
+
+    Where a child stands would be lost by sharing, so its row and column are added to two numbers of its vote: the first
+    two of the last column of a matrix, the first two of a vector. `grid` is types, height and width of the map.
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, int, int],
+        child_dim: int,
+        classes: int,
+        dim: int,
+        routing: RoutingChoice = "em",
+        *,
+        matrix: bool = False,
+        init_std: float | None = None,
+        **options: object,
+    ) -> None:
+        super().__init__()
+        types, height, width = grid
+        self.grid, self.child_dim, self.matrix = grid, child_dim, matrix
+        children = types * height * width
+        std = deviation(children, classes, dim, matrix) if init_std is None else init_std
+        self.weight = transforms((types, classes), dim, child_dim, matrix, std)
+        # Row and column are part of the pose that is routed (`placed`).
+        shape = VoteShape(children, classes, dim, child_dim + 2)
+        self.routing = make_routing(routing, shape, **options)
+        side = math.isqrt(dim)
+        places = torch.zeros(dim, 2)
+        places[[side - 1, 2 * side - 1] if matrix else [0, 1], [0, 1]] = 1.0
+        self.places: Tensor
+        self.where: Tensor
+        self.register_buffer("places", places, persistent=False)
+        self.register_buffer("where", coordinates(height, width), persistent=False)
+
+    def forward(self, capsules: CapsuleMap | Tensor, trace: bool = False) -> RoutingOutput:
+        return dispatch.route(self.routing, self.placed(capsules), self.transforms(), trace=trace)
+
+    def placed(self, capsules: CapsuleMap | Tensor) -> Capsules:
+        """The capsules of the map, each with its row and column as two more numbers of its pose."""
+        capsules = map_of(capsules, "ClassCaps")
+        b, *grid, size = capsules.poses.shape
+        if (*grid, size) != (*self.grid, self.child_dim):
+            raise UserError(
+                f"ClassCaps was made for a grid of {self.grid} capsules of {self.child_dim} numbers and is given "
+                f"{tuple(grid)} of {size}: ClassCaps({tuple(grid)}, {size}, ...) would fit"
+            )
+        types = grid[0]
+        where = self.where.expand(b, types, -1, -1, -1)
+        return CapsuleMap(torch.cat([capsules.poses, where], 4), capsules.activations).flat()
+
+    def transforms(self) -> Float[Tensor, "i j d q"]:
+        """The same for every position; row and column are added to the vote as they are."""
+        _, height, width = self.grid
+        weight = matrix_transform(self.weight) if self.matrix else self.weight
+        weight = torch.cat([weight, self.places.expand(*weight.shape[:2], -1, -1)], 3)
+        return weight.unsqueeze(1).expand(-1, height * width, -1, -1, -1).flatten(0, 1)
+
+    def extra_repr(self) -> str:
+        return f"grid={self.grid}, classes={self.weight.shape[1]}, matrix={self.matrix}"

@@ -1,0 +1,39 @@
+"""Batch normalisation over all processes."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from torchcaps.kernels import phase_conv
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """Batch normalisation whose statistics are those of the global batch, on any device.
+
+    torch's SyncBatchNorm is for GPUs only; without it, two processes would train another function than one does.
+    """
+
+    def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        if not (self.training and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1):
+            if not phase_conv.is_pixel_major(input):
+                return super().forward(input)
+            # All pixels of all images as one image, channels last: torch knows a fast way for that layout alone.
+            b, c, h, w = input.shape
+            pixels = input.permute(2, 3, 0, 1).reshape(1, h * w, b, c).permute(0, 3, 1, 2)
+            return super().forward(pixels).permute(0, 2, 3, 1).reshape(h, w, b, c).permute(2, 3, 0, 1)
+        from torch.distributed.nn.functional import all_reduce
+
+        world = torch.distributed.get_world_size()
+        mean = all_reduce(input.mean((0, 2, 3))) / world
+        variance = all_reduce((input - mean[:, None, None]).square().mean((0, 2, 3))) / world
+        count = input.numel() / input.shape[1] * world
+        with torch.no_grad():
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            assert self.momentum is not None
+            assert self.num_batches_tracked is not None
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * count / (count - 1), self.momentum)
+            self.num_batches_tracked.add_(1)
+        scale = self.weight * torch.rsqrt(variance + self.eps)
+        return input * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]

@@ -1,0 +1,155 @@
+"""The run folder: what a training leaves behind, written whole or not at all, and read back with care.
+
+config.json          the resolved configuration          metrics.csv   a row every so many steps
+manifest.json        command, commit, versions, machine   result.json   the scores, once training is done
+model.safetensors    the weights                          checkpoint/   enough to go on bit for bit
+data.json            of one's own images: which are trained on, watched and tested
+"""
+
+import csv
+import io
+import json
+import math
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchcaps import __version__
+from torchcaps.core.errors import UserError
+from torchcaps.core.files import packed, read_json, read_tensors, write_bytes, write_json
+from torchcaps.core.machine import processor
+from torchcaps.data.folder import RECORD
+from torchcaps.models.config import model_from_config
+
+Rows = list[dict[str, Any]]
+
+
+def write_rows(path: Path, rows: Rows) -> None:
+    text = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_bytes(path, text.getvalue().encode())
+
+
+class Checkpoint:
+    """A small JSON file that names a large tensor file and its hash. Renaming the JSON is the moment of truth.
+
+    A tensor file is named after its content: also at the same step, none takes the place of the one that is pointed to.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.folder = run / "checkpoint"
+        self.pointer = self.folder / "latest.json"
+
+    def save(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        content, sha256 = packed(tensors)
+        path = self.folder / f"step-{state['step']}-{sha256[:12]}.safetensors"
+        write_bytes(path, content)
+        write_json(self.pointer, {"file": path.name, "sha256": sha256, **state})
+        for old in self.folder.glob("*.safetensors"):
+            if old != path:
+                old.unlink(missing_ok=True)
+
+    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        if not self.pointer.exists():
+            return None
+        state = read_json(self.pointer)
+        return read_tensors(self.folder / Path(state["file"]).name, state["sha256"]), state
+
+
+def load_run(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
+    """The trained model of a run folder, ready to answer, and the run's configuration.
+
+    If it was trained on somebody's own images, its data is the record of them in the run, wherever that is now.
+    """
+    run = Path(path)
+    if not run.is_dir():
+        raise UserError(f"{run} is not a run folder")
+    config = read_json(run / "config.json")
+    if "train" not in config:
+        raise UserError(f"{run} is a saved model, not a run folder: from_pretrained reads it in Python")
+    if not (run / "result.json").exists():
+        raise UserError(f"{run} is not finished: go on with 'torchcaps train --resume --out {run}'")
+    if (run / RECORD).exists():
+        config["train"]["data"] = str(run / RECORD)
+    model = model_from_config(config["model"])
+    weights = read_tensors(run / "model.safetensors", read_json(run / "result.json")["weights_sha256"])
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError:
+        raise UserError(f"{run} was trained with another version of this network: train it again") from None
+    return model.eval(), config
+
+
+def prolong(run: Path, budget: dict[str, float | None]) -> None:
+    """Give a run more time, also if it was finished: its schedule is stretched to the new end."""
+    saved = read_json(run / "config.json")
+    longer = {name: value for name, value in budget.items() if value is not None and value != saved["train"][name]}
+    if not longer:
+        return
+    for name, value in longer.items():
+        if not math.isfinite(value):
+            raise UserError(f"--{name.replace('_', '-')} must be a number, not {value}")
+        before = saved["train"][name]
+        if before is None or value < before:
+            reason = "was not given one" if before is None else f"has {before:g} already"
+            raise UserError(f"--{name.replace('_', '-')} {value:g} does not prolong {run}, which {reason}")
+    # The old result goes first: killed in between, the run is unfinished, not finished with another budget.
+    (run / "result.json").unlink(missing_ok=True)
+    write_json(run / "config.json", {**saved, "train": {**saved["train"], **longer}})
+    keep_origin(run, {"command": _command()})
+
+
+def check_same(run: Path, part: str, now: dict[str, Any]) -> None:
+    """What a run was begun with is what it is gone on with; what an older version did not know of is left aside."""
+    if not (run / "config.json").exists():
+        return
+    before, now = read_json(run / "config.json")[part], json.loads(json.dumps(now))
+    for name, value in before.items():
+        if name in now and now[name] != value:
+            said = f"{name.replace('_', ' ')} {value}, not {now[name]}"
+            raise UserError(f"{run} holds a run with {said}: choose another folder, or remove it")
+
+
+def keep_origin(run: Path, origin: dict[str, Any]) -> None:
+    """A run comes from the command that began it; those that went on with it are listed."""
+    path = run / "manifest.json"
+    if path.exists():
+        first = read_json(path)
+        origin = {**first, "continued": [*first.get("continued", []), origin["command"]]}
+    write_json(path, origin)
+
+
+def _command() -> str:
+    return " ".join(["torchcaps", *sys.argv[1:]])
+
+
+def manifest(config: dict[str, Any], data_hashes: dict[str, str]) -> dict[str, Any]:
+    """Where a result comes from."""
+    return {
+        "command": _command(),
+        "seed": config["train"]["seed"],
+        "commit": _commit(),
+        "versions": {"torchcaps": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "machine": {"processor": processor(), "threads": torch.get_num_threads(), "system": platform.system()},
+        "data": data_hashes,
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source tree this package runs from, if it is one."""
+    folder = Path(__file__).parents[1]
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=folder, capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None

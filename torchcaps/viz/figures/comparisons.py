@@ -1,0 +1,103 @@
+"""Figures that put several measurements side by side: ours, seed by seed, and the paper's."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from matplotlib import rcParams
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
+
+from torchcaps.viz.figures.style import BLUE, GREY, ORANGE, WIDTH
+
+LETTERS = 62
+COLOURS = (BLUE, ORANGE, GREY, "#5a9367", "#8a6bb1", "#b5564a", "#3d8f99")
+
+
+class Measured(NamedTuple):
+    """A line of a dot plot: its name, a value for each seed, and the paper's value if there is one."""
+
+    name: str
+    values: Sequence[float]
+    paper: float | None = None
+
+
+def dots(groups: Mapping[str, Sequence[Measured]], label: str, percent: bool = True, log: bool = False) -> Figure:
+    """A panel for each group: every seed a dot, the mean a stroke, the paper's value a hollow diamond."""
+    heights = [len(rows) + 0.8 for rows in groups.values()]
+    figure = Figure(figsize=(WIDTH, 0.75 + 0.29 * sum(heights)), layout="constrained")
+    axes = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for ax, (title, rows) in zip(axes, groups.items(), strict=True):
+        for y, row in enumerate(rows):
+            ax.plot(row.values, [y] * len(row.values), "o", color=BLUE, markersize=4, alpha=0.6, markeredgewidth=0)
+            mean = sum(row.values) / len(row.values)
+            ax.plot([mean, mean], [y - 0.28, y + 0.28], color=BLUE, linewidth=2)
+            if row.paper is not None:
+                ax.plot(row.paper, y, "D", markersize=5, markerfacecolor="none", color=ORANGE)
+        ax.set_yticks(range(len(rows)), [row.name for row in rows])
+        ax.set(title=title, ylim=(len(rows) - 0.4, -0.6))
+        ax.grid(True, axis="x")
+        ax.tick_params(left=False)
+        if log:
+            ax.set_xscale("log")
+            ax.xaxis.set_minor_formatter(NullFormatter())
+        if percent:
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:g} %"))
+        if not log:
+            values = [v for row in rows for v in (*row.values, row.paper or 0.0)]
+            low, high = min(0.0, *values), max(values)
+            ax.set_xlim(low * 1.08, 1.08 * high or 1.0)
+    papers = any(row.paper is not None for rows in groups.values() for row in rows)
+    # Below the whole figure: long names on the left leave the panels little width.
+    legend = f"{label}  (dots: seeds, stroke: their mean{', diamond: the paper' if papers else ''})"
+    figure.supxlabel(legend, fontsize=rcParams["axes.labelsize"], color=rcParams["axes.labelcolor"])
+    return figure
+
+
+class Curve(NamedTuple):
+    """Values over `x`, one list for each seed."""
+
+    x: Sequence[float]
+    seeds: Sequence[Sequence[float]]
+
+
+def curves(
+    panels: Mapping[str, Mapping[str, Curve]],
+    x_label: str,
+    percent: bool = False,
+    log_x: bool = False,
+    log_y: bool | Sequence[bool] = False,
+    marks: bool = False,
+    share_x: bool = True,
+) -> Figure:
+    """A panel for each entry, all with the same lines: the mean over the seeds, the least to the greatest shaded."""
+    figure = Figure(figsize=(WIDTH, 0.4 + 2.1 * len(panels)), layout="constrained")
+    axes = figure.subplots(len(panels), 1, squeeze=False, sharex=share_x)[:, 0]
+    logs = [log_y] * len(panels) if isinstance(log_y, bool) else log_y
+    for ax, (title, lines), log in zip(axes, panels.items(), logs, strict=True):
+        for (name, curve), colour in zip(lines.items(), COLOURS * 3, strict=False):
+            columns = list(zip(*curve.seeds, strict=True))
+            mean = [sum(column) / len(column) for column in columns]
+            x = curve.x[: len(mean)]
+            ax.plot(x, mean, color=colour, label=name, marker="o" if marks else None, markersize=3.5)
+            if len(curve.seeds) > 1:
+                low, high = [min(column) for column in columns], [max(column) for column in columns]
+                ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        ax.set_title(title)
+        ax.grid(True, axis="y")
+        if log_x:
+            ax.set_xscale("log")
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+            ax.xaxis.set_minor_formatter(NullFormatter())
+            if marks:
+                ax.set_xticks(list(next(iter(lines.values())).x))
+        if log:
+            ax.set_yscale("log")
+        if percent:
+            ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    names = list(next(iter(panels.values())))
+    if len(names) > 1:
+        # As many side by side as the width of the figure holds.
+        columns = max(1, min(len(names), int(LETTERS / (max(map(len, names)) + 6))))
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=columns)
+    axes[-1].set_xlabel(x_label)
+    return figure

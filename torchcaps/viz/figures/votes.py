@@ -1,0 +1,66 @@
+"""Where the votes for each class are after each routing iteration: Figure 2 of Hinton, Sabour and Frosst 2018."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from torchcaps.viz.figures.style import BLUE, GREY, ORANGE, SMALLER, WIDTH, rgb
+
+BINS = 24
+SHOWN = 0.5
+"""Part of the largest distance that is shown; the rest is far from any agreement."""
+
+
+def vote_histograms(
+    images: Float[Tensor, "n c h w"],
+    distances: Float[Tensor, "r n i j"],
+    assignments: Float[Tensor, "r n i j"],
+    lengths: Float[Tensor, "n j"],
+    labels: Int[Tensor, "n"],
+    classes: Sequence[str],
+) -> Figure:
+    """For each image a block: an iteration a row, a class a column, distances weighted by assignment.
+
+    The label's class is in colour, and a wrong answer in another. Votes that agree pile up at the left.
+    """
+    iterations, count = distances.shape[:2]
+    figure = Figure(figsize=(WIDTH, (0.5 * iterations + 0.3) * count + 0.35), layout="constrained")
+    for n, block in enumerate(figure.subfigures(count, 1, squeeze=False)[:, 0]):
+        grid = block.add_gridspec(iterations, len(classes) + 1, width_ratios=[1.3, *[1] * len(classes)])
+        picture = block.add_subplot(grid[:, 0])
+        picture.imshow(rgb(images[n, :1]), interpolation="nearest")
+        picture.set_axis_off()
+        answered, label = int(lengths[n].argmax()), int(labels[n])
+        picture.set_title(_caption(classes[label], classes[answered]), size=SMALLER)
+        edges = np.linspace(0, SHOWN * float(distances[:, n].max()) or 1.0, BINS + 1)
+        for r in range(iterations):
+            heights = [
+                np.histogram(distances[r, n, :, j].numpy(), edges, weights=assignments[r, n, :, j].numpy())[0]
+                for j in range(len(classes))
+            ]
+            for j, name in enumerate(classes):
+                ax = block.add_subplot(grid[r, j + 1])
+                colour = BLUE if j == label else ORANGE if j == answered else GREY
+                ax.bar(edges[:-1], heights[j], np.diff(edges), align="edge", color=colour)
+                _plain(ax, edges[-1], float(np.max(heights)), r == iterations - 1 and n == count - 1)
+                if r == 0:
+                    ax.set_title(f"{name} {lengths[n, j]:.2f}", size=SMALLER)
+                if j == 0:
+                    ax.set_ylabel(f"after {r + 1}", size=SMALLER)
+    return figure
+
+
+def _caption(label: str, answered: str) -> str:
+    return label if label == answered else f"{label}\ntaken for\n{answered}"
+
+
+def _plain(ax: Axes, end: float, highest: float, is_last: bool) -> None:
+    """The axes of a row have one scale, so that a class that gets nothing looks so."""
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    ax.set(xlim=(0, end), ylim=(0, highest or 1.0))
+    ax.set_xticks([0, end], ["0", f"{end:.1f}"] if is_last else ["", ""], size=SMALLER)

@@ -1,0 +1,33 @@
+"""The report of a run: every picture that fits it, and one page that shows them all."""
+
+import json
+from pathlib import Path
+
+from torchcaps.core.files import write_bytes
+from torchcaps.viz.figures import Animation, style, to_png
+from torchcaps.viz.report.page import Picture, Table, page
+from torchcaps.viz.report.sections import Section, read_run, sections
+
+
+def write_report(run: Path) -> Path:
+    """Draw the pictures into `run/figures` and write `run/report.html`, one file that needs no other."""
+    finished = read_run(run)
+    parts = [part if isinstance(part, Table) else _draw(part, run / "figures") for part in sections(finished)]
+    report = run / "report.html"
+    details = {"Configuration": finished.config, "Result": finished.result, "Manifest": finished.manifest}
+    texts = {title: json.dumps(value, indent=2, ensure_ascii=False) for title, value in details.items()}
+    write_bytes(report, page(finished.result, finished.manifest, parts, texts).encode(errors="replace"))
+    return report
+
+
+def _draw(section: Section, folder: Path) -> Picture:
+    """On light ground for the folder, on light and dark for the page; of an animation also its end, standing still."""
+    if isinstance(section.content, Animation):
+        write_bytes(folder / f"{section.name}.gif", section.content.gif)
+        return Picture(section.title, section.about, {"moving": section.content.gif, "still": section.content.last})
+    with style("light"):
+        light = to_png(section.content())
+    with style("dark"):
+        dark = to_png(section.content())
+    write_bytes(folder / f"{section.name}.png", light)
+    return Picture(section.title, section.about, {"light": light, "dark": dark})
