@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from torchcaps.core.functional import length, squash
-from torchcaps.core.types import ModelOutput, RoutingOutput
+from torchcaps.core.types import Capsules, ModelOutput, RoutingOutput
 from torchcaps.data.sets import Batch, ImageSet
 from torchcaps.data.synthetic.multimnist import RULES, Digits, Pairs, PairStream
 from torchcaps.data.transforms import shift

@@ -171,9 +171,10 @@ def test_class_capsules_share_transforms_and_add_coordinates(matrix: bool) -> No
 def test_maps_and_flat_capsules_are_the_same_capsules() -> None:
     primary = PrimaryCaps(1, types=3, dim=4, kernel=3)
     capsules = primary(torch.rand(2, 1, 6, 7))
-    grid = CapsuleMap.arranged(capsules, 3, 4, 5)
-    assert torch.equal(grid.poses[0, 2, 1, 3], capsules.poses[0, (2 * 4 + 1) * 5 + 3])
-    assert all(torch.equal(a, b) for a, b in zip(grid.flat(), capsules, strict=True))
+    listed = capsules.flat()
+    assert capsules.poses.shape == (2, 3, 4, 5, 4)
+    assert torch.equal(capsules.poses[0, 2, 1, 3], listed.poses[0, (2 * 4 + 1) * 5 + 3])
+    assert torch.equal(capsules.activations[1, 1, 2, 4], listed.activations[1, (1 * 4 + 2) * 5 + 4])
 
 
 def test_a_map_smaller_than_the_kernel_is_refused() -> None:

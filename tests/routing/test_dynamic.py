@@ -130,7 +130,9 @@ def test_dynamic_in_full_mode_passes_gradcheck(case: dict) -> None:
     names = [name for name, _ in routing.named_parameters()]
 
     def function(votes: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        output = torch.func.functional_call(routing, dict(zip(names, parameters, strict=True)), votes)
+        output = torch.func.functional_call(
+            routing, dict(zip(names, parameters, strict=True)), (votes, children_of(votes))
+        )
         return output.poses, output.activations
 
     assert torch.autograd.gradcheck(function, (votes, *routing.parameters()))

@@ -102,7 +102,8 @@ def test_far_from_zero_float32_is_as_good_as_near() -> None:
     """No difference of large squares: with all votes moved by 300, only the votes' own rounding is left."""
     v, a = inputs(dtype=torch.float32)
     moved = v + 300
-    low, high = make(dtype=torch.float32)(moved, a), make()(moved.double(), a.double())
+    low = make(dtype=torch.float32)(moved, children_of(moved, a))
+    high = make()(moved.double(), children_of(moved.double(), a.double()))
     torch.testing.assert_close(low.activations.double(), high.activations, rtol=0, atol=1e-4)
 
 

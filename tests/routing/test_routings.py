@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from mistakes import Procedure1
+from support import children_of
 from torch import Tensor
 
 from torchcaps.app.web.engine import Engine, Question
@@ -146,7 +147,7 @@ def test_a_gaussian_routing_finds_the_cluster(name: str) -> None:
     random = torch.Generator().manual_seed(0)
     votes = 2 * torch.randn(1, 8, 2, 4, generator=random)
     votes[:, :6, 0] = 0.5 + 0.05 * torch.randn(1, 6, 4, generator=random)
-    trace = make_routing(name, VoteShape(8, 2, 4))(votes, torch.ones(1, 8), trace=True).trace
+    trace = make_routing(name, VoteShape(8, 2, 4))(votes, children_of(votes), trace=True).trace
     assert trace is not None
     assert (trace.couplings[-1, 0, :6, 0] > 0.9).all()
     assert (trace.couplings[0] == 0.5).all()

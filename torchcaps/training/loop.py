@@ -65,6 +65,7 @@ class TrainConfig:
     model: str
     data: str
     epochs: float | None = None
+    steps: int | None = None
     max_seconds: float | None = None
     seed: int = 0
     batch: int = 128
@@ -264,7 +265,7 @@ def _loop(
 ) -> None:
     device = next(state.model.parameters()).device
     wrapped = _parallel(state.model) if world > 1 else state.model
-    total_steps = None if config.epochs is None else max(1, round(config.epochs * len(task.stream) / config.batch))
+    total_steps = _total_steps(config, len(task.stream))
     steps_per_epoch = max(1, len(task.stream) // config.batch)
     began, last_save = time.perf_counter() - state.seconds, time.perf_counter()
     while True:
@@ -306,6 +307,12 @@ def _loop(
     _watch(state, task, 1.0)
     if checkpoint:
         state.save(checkpoint)
+
+
+def _total_steps(config: TrainConfig, images: int) -> int | None:
+    """Of a budget in steps or epochs, the smaller one of both."""
+    epochs = None if config.epochs is None else max(1, round(config.epochs * images / config.batch))
+    return min((count for count in (config.steps, epochs) if count is not None), default=None)
 
 
 def _parallel(model: nn.Module) -> DistributedDataParallel:
