@@ -35,7 +35,8 @@ def run(
 
     `ratio` is plain over ours: how many times faster; `best_ratio` the same of the better of plain and compiled, where
     there is a compiled twin, `torch.compile` works on this machine and `compiled` asks for it. `first` is the first
-    call, with everything that is only done once; `mb` is the peak of resident memory above what the process had before the first call.
+    call, with everything that is only done once; `mb` is the peak of resident memory above what the process had before
+    the first call.
     """
     from torchcaps.app.twins import CASES, COMPILED
 
