@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.errors import UserError
+from torchcaps.kernels.cache import cache_folder
 
 Mode = Literal["plain", "fast", "auto"]
 VARIABLE = "TORCHCAPS_KERNELS"
@@ -104,12 +105,6 @@ def _machine() -> str:
     except (OSError, StopIteration):
         processor = platform.processor() or platform.machine()
     return f"{processor}, {os.cpu_count()} cores, torch {torch.__version__}"
-
-
-def cache_folder() -> Path:
-    import pooch
-
-    return Path(pooch.os_cache("torchcaps"))
 
 
 def _path() -> Path:

@@ -145,7 +145,9 @@ def _from_factors(
 def _loop(name: str) -> Any:
     library = native.library("tiles")
     assert library is not None, "supports() was not asked"
-    return library[name]
+    function = library[name]
+    function.argtypes, function.restype = [_Sizes, ctypes.c_void_p, ctypes.c_void_p], None
+    return function
 
 
 def _sizes(x: Float[Tensor, "b c h w"], tiles: Cut, padding: int) -> _Sizes:
