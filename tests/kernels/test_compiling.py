@@ -27,6 +27,13 @@ def libraries(folder: Path) -> dict[str, int]:
 
 
 @pytest.fixture
+def quick(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same with one source only, which compiles in no time."""
+    monkeypatch.setattr(compiler, "sources", lambda: ["em_votes"])
+    return unbuilt
+
+
+@pytest.fixture
 def fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A compiler that notes every call and then fails."""
     calls, program = tmp_path / "calls", tmp_path / "broken-cc"
@@ -57,17 +64,17 @@ def test_everything_is_compiled_once_in_seconds_and_announced_in_one_line(
 
 
 @needs_compiler
-def test_folder_and_files_are_private(unbuilt: Path) -> None:
-    unbuilt.mkdir(parents=True)
-    unbuilt.chmod(0o777)
+def test_folder_and_files_are_private(quick: Path) -> None:
+    quick.mkdir(parents=True)
+    quick.chmod(0o777)
     path = Path(again().path)
-    assert stat.S_IMODE(unbuilt.stat().st_mode) == 0o700
+    assert stat.S_IMODE(quick.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
 
 
 @needs_compiler
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "writable", "link"])
-def test_damaged_or_unsafe_library_is_built_again_not_loaded(unbuilt: Path, damage: str, tmp_path: Path) -> None:
+def test_damaged_or_unsafe_library_is_built_again_not_loaded(quick: Path, damage: str, tmp_path: Path) -> None:
     path = Path(again().path)
     content = path.read_bytes()
     if damage == "link":
@@ -90,12 +97,12 @@ def test_damaged_or_unsafe_library_is_built_again_not_loaded(unbuilt: Path, dama
 
 @needs_compiler
 @needs_root
-def test_library_or_folder_of_another_user_is_never_loaded(unbuilt: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_library_or_folder_of_another_user_is_never_loaded(quick: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = Path(again().path)
     os.chown(path, 12345, 12345)
     assert again().origin == "compiled"
     assert path.stat().st_uid == 0
-    os.chown(unbuilt, 12345, 12345)
+    os.chown(quick, 12345, 12345)
     with caplog.at_level(logging.WARNING, "torchcaps"):
         assert again().functions is None
     assert "another user" in caplog.text
@@ -122,23 +129,23 @@ def test_failed_attempt_is_logged_once_and_remembered(
 
 
 @needs_compiler
-def test_damaged_note_of_a_failure_is_no_failure(unbuilt: Path) -> None:
+def test_damaged_note_of_a_failure_is_no_failure(quick: Path) -> None:
     path = Path(again().path)
     stem = path.name.rsplit("-", 1)[0]
     path.unlink()
-    (unbuilt / f"{stem}.failed.json").write_text("{")
+    (quick / f"{stem}.failed.json").write_text("{")
     assert again().functions is not None
 
 
 @needs_compiler
-def test_compiler_may_have_arguments(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_may_have_arguments(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", f"{shutil.which('cc')} -O2 -DNOTHING='a b'")
     assert again().origin == "compiled"
 
 
 @needs_compiler
 def test_folder_that_cannot_be_made_means_no_loops(
-    unbuilt: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    quick: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(native, "cache_folder", lambda: Path("/dev/null/cache"))
     assert again().functions is None
@@ -147,7 +154,7 @@ def test_folder_that_cannot_be_made_means_no_loops(
 
 @needs_compiler
 def test_packaged_library_comes_first_and_an_edited_source_is_noticed(
-    unbuilt: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    quick: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     packaged = tmp_path / "lib"
     packaged.mkdir()
@@ -160,7 +167,7 @@ def test_packaged_library_comes_first_and_an_edited_source_is_noticed(
         compiler.build(command, "em_votes", level, openmp, target)
     found = again()
     assert (found.origin, found.level) == ("package", native._usable_levels()[0])
-    assert not unbuilt.exists()
+    assert not quick.exists()
     Path(found.path).unlink()
     assert again().level in native._usable_levels()[1:]
     sources = tmp_path / "sources"
@@ -171,7 +178,7 @@ def test_packaged_library_comes_first_and_an_edited_source_is_noticed(
 
 
 @needs_compiler
-def test_correct_without_openmp(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correct_without_openmp(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_share_openmp", lambda: False)
     found = again()
     assert found.functions is not None
@@ -180,7 +187,7 @@ def test_correct_without_openmp(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_compiler
-def test_no_second_openmp_is_linked(unbuilt: Path) -> None:
+def test_no_second_openmp_is_linked(quick: Path) -> None:
     assert b"libgomp" not in Path(again().path).read_bytes()
 
 
