@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchcaps.errors import UserError
 from torchcaps.functional import coordinates, length, matrix_transform, squash, votes
-from torchcaps.kernels import blocks, fused_em, fused_routing, phase_conv
+from torchcaps.kernels import blocks, convolution, fused_em, fused_routing, phase_conv
 from torchcaps.routing import ROUTINGS, Routing, VoteShape, make_routing, route
 from torchcaps.types import CapsuleMap, Capsules, RoutingOutput
 from torchcaps.windows import Windows
@@ -32,7 +32,7 @@ class PrimaryCaps(nn.Module):
         self.norm = BatchNorm(types * dim) if norm else nn.Identity()
 
     def forward(self, features: Float[Tensor, "b c h w"]) -> Capsules:
-        maps = self.norm(phase_conv.convolve(self.conv, features))
+        maps = self.norm(convolution.convolve(self.conv, features))
         if self.divide != 1:
             maps = maps / self.divide
             if self.conv.bias is not None:

@@ -36,13 +36,17 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Written to a temporary file, then renamed: readers and other writers never see a part of it."""
+def write_whole(path: Path, content: bytes, sync: bool = True) -> None:
+    """Written to a temporary file, then renamed: readers and other writers never see a part of it.
+
+    `sync` makes that hold after a power loss too.
+    """
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".writing-", delete=False) as file:
         try:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
             os.replace(file.name, path)
         except BaseException:
             Path(file.name).unlink(missing_ok=True)

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.kernels import phase_conv
+from torchcaps.kernels import convolution
 from torchcaps.layers import BatchNorm
 
 
@@ -27,7 +27,7 @@ class _Block(nn.Sequential):
 
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o yh yw"]:
         conv, norm, relu = self
-        return relu(norm(phase_conv.convolve(conv, input)))  # pyright: ignore[reportArgumentType]
+        return relu(norm(convolution.convolve(conv, input)))  # pyright: ignore[reportArgumentType]
 
 
 class _Pool(nn.MaxPool2d):
