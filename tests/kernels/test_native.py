@@ -1,7 +1,6 @@
 """The loops in C against PyTorch, with and without a compiler."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,6 @@ from torchcaps.routing import EM, Dynamic, VoteShape
 
 Twins = tuple[RoutingOutput, RoutingOutput]
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
-
-
-@pytest.fixture
-def forgetful() -> Iterator[None]:
-    native.library.cache_clear()
-    yield
-    native.library.cache_clear()
 
 
 def _em(u: torch.Tensor, a: torch.Tensor, weight: torch.Tensor) -> tuple[Twins, list[torch.nn.Parameter]]:
@@ -79,21 +71,10 @@ def test_threads_change_no_bit_of_em() -> None:
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
 @pytest.mark.parametrize("name", ROUTES)
 def test_without_a_compiler_it_works_too(
-    name: str, compiler: str, forgetful: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    name: str, compiler: str, unbuilt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", compiler)
-    monkeypatch.setattr(native, "cache_folder", lambda: tmp_path)
     assert native.library(name) is None
+    assert native.state(name).origin == "missing"
     _assert_close(*_routed(name, 16, threads=1))
-    assert not list(tmp_path.rglob("*.so"))
-
-
-@needs_compiler
-def test_compiled_once(forgetful: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(native, "cache_folder", lambda: tmp_path)
-    assert native.library("em_votes") is not None
-    (built,) = tmp_path.rglob("*.so")
-    before = built.stat().st_mtime_ns
-    native.library.cache_clear()
-    assert native.library("em_votes") is not None
-    assert built.stat().st_mtime_ns == before
+    assert not list(unbuilt.rglob("*.so"))

@@ -1,4 +1,4 @@
-"""Every model runs where there are no numbers (`meta`) and as one graph (`torch.compile`): nothing is tied to the CPU."""
+"""Every model runs where there are no numbers (`meta`) and as one graph (`torch.compile`)."""
 
 import json
 import os

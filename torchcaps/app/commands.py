@@ -249,9 +249,18 @@ def serve(args: Namespace) -> None:
     run_server(model, name, data, known.get("accuracy"), port=args.port, open_browser=not args.no_open)
 
 
+def doctor(args: Namespace, measured: bool = False) -> None:
+    from torchcaps.kernels import report
+
+    state, rows = report.state(), report.convolutions(measured)
+    return _print_json({**state, "convolutions": rows}) if args.json else print(report.text(state, rows))
+
+
 def bench(args: Namespace) -> None:
     from torchcaps.app.bench import run
 
+    if args.kernels:
+        return doctor(args, measured=True)
     rows = run(args.names, args.repeats)
     if args.json:
         return _print_json(rows)
