@@ -243,7 +243,7 @@ def test_two_convolutional_layers_learn(routing: str) -> None:
     torch.manual_seed(0)
     model = TwoLayers(routing)
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
-    stream = named.for_training("mnist-mini", named.images("mnist-mini", "train"), 0)
+    stream = named.resolve("mnist-mini").stream(named.images("mnist-mini", "train"), 0)
     losses, right = [], []
     for step in range(100):
         batch = stream.batch(step, 16)

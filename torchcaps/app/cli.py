@@ -56,6 +56,7 @@ def _parser() -> Parser:
         "sub-folder per class, perhaps below train/, val/ and test/, or a .csv of path, label and perhaps split",
     )
     train.add_argument("--epochs", type=float, help="stop after so many passes over the training set")
+    train.add_argument("--steps", type=int, help="stop after so many batches: the same on a busy machine")
     train.add_argument("--max-seconds", type=float, help="stop after so many seconds; the schedule fits itself to them")
     train.add_argument("--out", help="the run folder (default: runs/MODEL-seedN)")
     train.add_argument("--resume", action="store_true", help="go on with the run in --out; a larger budget prolongs it")
@@ -64,6 +65,9 @@ def _parser() -> Parser:
     train.add_argument("--lr", type=float, help="learning rate")
     train.add_argument("--optimiser", choices=["adam", "muon"])
     train.add_argument("--schedule", choices=["decay", "cosine", "linear", "constant"], help="of the learning rate")
+    train.add_argument(
+        "--warmup", type=float, metavar="SHARE", help="part of the budget in which the rate rises from 0"
+    )
     train.add_argument("--average", type=float, help="decay of an exponential average of the weights, such as 0.999")
     train.add_argument("--validation", type=int, help="training images held out to watch progress (default: 2000)")
     train.add_argument("--pairs", type=int, help="MultiMNIST: a fixed pool of so many pairs (default: never repeat)")
@@ -77,6 +81,7 @@ def _parser() -> Parser:
     _own_images_flags(train)
     train.add_argument("--checkpoint-seconds", type=float, help="how often to save (default: 30)")
     train.add_argument("--device", default="auto", help="auto, cpu, cuda, ...")
+    train.add_argument("--quiet", action="store_true", help="no progress on standard error, only errors")
     train.add_argument("--tensorboard", action="store_true", help="also write TensorBoard files into the run folder")
     json_flag(train)
 

@@ -1,8 +1,6 @@
 """What each command does."""
 
 import json
-import math
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
@@ -10,25 +8,35 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchcaps import data as named
 from torchcaps.analysis.answers import NONE_OF_THESE, Row, label_text
+from torchcaps.analysis.evaluate import by_class
 from torchcaps.analysis.evaluate import evaluate as score
 from torchcaps.app.predict import FORMATS, batches_of
 from torchcaps.app.predict import predict as predict_files
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import read_json
-from torchcaps.data import sources
+from torchcaps.data import DATA, DataSet, resolve, sources
 from torchcaps.data.readers.pictures import open_image, read_pixels
+from torchcaps.data.transforms import Augmentation
 from torchcaps.models.config import Model
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.registry import MODELS, configure, count_parameters, create_model, find
-from torchcaps.training.loop import TrainConfig, defaults_for
-from torchcaps.training.loop import train as run_training
-from torchcaps.training.recipes import fit_to_data
-from torchcaps.training.runs import load_run, prolong
+from torchcaps.training.fit import fit
+from torchcaps.training.recipes import data_for
+from torchcaps.training.runs import load_run, read_answers, run_data
+from torchcaps.training.train import go_on
 
 if TYPE_CHECKING:
     from torchcaps.analysis.neighbours import PoseIndex
+
+TRAINING = (
+    "epochs", "steps", "max_seconds", "seed", "batch", "lr", "optimiser", "schedule", "warmup", "average", "validation",
+    "pairs", "balance", "device", "checkpoint_seconds",
+)  # fmt: skip
+"""Flags of `train` that are keywords of `fit`."""
+SCORES = (
+    "accuracy", "at_least_one", "per_digit", "reconstruction_mse", "segmentation_iou", "metric", "images", "data",
+)  # fmt: skip
 
 
 def models(args: Namespace) -> None:
@@ -47,8 +55,8 @@ def models(args: Namespace) -> None:
 
 def data_list(args: Namespace) -> None:
     rows = [
-        {"name": name, "image": spec.image, "classes": len(spec.classes), "about": spec.about}
-        for name, spec in named.DATA.items()
+        {"name": name, "image": data.image, "classes": len(data.classes), "about": data.about}
+        for name, data in DATA.items()
     ]
     if args.json:
         return _print_json(rows)
@@ -57,12 +65,11 @@ def data_list(args: Namespace) -> None:
 
 
 def data_fetch(args: Namespace) -> None:
-    if args.name not in named.DATA:
-        raise UserError(f"'{args.name}' cannot be fetched; there are {', '.join(named.DATA)}")
-    spec = named.find(args.name)
-    files = {key: str(sources.fetch(key)) for key in sources.SETS[spec.files]}
+    if args.name not in DATA:
+        raise UserError(f"'{args.name}' cannot be fetched; there are {', '.join(DATA)}")
+    files = {key: str(path) for key, path in DATA[args.name].fetch().items()}
     if args.json:
-        return _print_json({"name": args.name, "files": files, "sha256": sources.hashes(spec.files)})
+        return _print_json({"name": args.name, "files": files, "sha256": DATA[args.name].hashes()})
     if not files:
         return print(f"{args.name} is drawn when it is needed: there is nothing to fetch")
     print(f"{args.name} is here and verified: {Path(next(iter(files.values()))).parent}")
@@ -72,19 +79,10 @@ def train(args: Namespace) -> None:
     if args.resume:
         if not args.out:
             raise UserError("--resume needs --out, the run folder to go on with")
-        out = Path(args.out)
-        prolong(out, {"epochs": args.epochs, "max_seconds": args.max_seconds})
-        saved = read_json(out / "config.json")
-        config = TrainConfig(**saved["train"])
-        overrides = {name: _tuples(value) for name, value in saved["model"].items() if name != "kind"}
+        out, budget = Path(args.out), {name: getattr(args, name) for name in ("epochs", "steps", "max_seconds")}
+        result = go_on(out, **budget, quiet=args.quiet, tensorboard=args.tensorboard)
     else:
-        config, overrides = _new_training(args)
-        own = "" if config.data in named.DATA else f"-{Path(config.data).stem}"
-        out = Path(args.out or f"runs/{config.model}{own}-seed{config.seed}")
-        # Of several processes only the first looks: it may have begun to write before the others are here.
-        if os.environ.get("RANK", "0") == "0" and (out / "config.json").exists():
-            raise UserError(f"{out} already holds a run: go on with --resume, or choose another --out")
-    result = run_training(config, out, overrides, args.tensorboard)
+        out, result = _new_training(args)
     if not result:
         return
     if args.json:
@@ -92,62 +90,68 @@ def train(args: Namespace) -> None:
     print(f"{_score_line(result)} after {result['seconds']:.0f} s; the run is in {out}")
 
 
-def _new_training(args: Namespace) -> tuple[TrainConfig, dict[str, Any]]:
+def _new_training(args: Namespace) -> tuple[Path, dict[str, Any]]:
     if not args.model:
         raise UserError("which model? See 'torchcaps models'")
-    entry = find(args.model)
-    for name in ("epochs", "max_seconds", "batch", "lr", "pairs", "iterations"):
-        value = getattr(args, name)
-        if value is not None and not 0 < value < math.inf:
-            raise UserError(f"--{name.replace('_', '-')} must be more than 0, not {value}")
-    for name in ("seed", "validation", "checkpoint_seconds"):
-        value = getattr(args, name)
-        if value is not None and not 0 <= value < 2**63:
-            raise UserError(f"--{name.replace('_', '-')} must be 0 or more, not {value}")
-    if args.epochs is None and args.max_seconds is None:
-        raise UserError("how long? Give --epochs N or --max-seconds S")
-    fitted = fit_to_data(entry, args)
-    overrides = fitted.overrides
-    known = {field.name for field in fields(TrainConfig)} - {"model"}
-    given = {name: value for name, value in vars(args).items() if name in known and value is not None}
-    given |= {"data": fitted.data, "augment": fitted.augment}
-    config = defaults_for(args.model, **{**fitted.training, **given})
-    if args.recipe:
-        overrides["recipe"] = args.recipe
+    known = data_for(find(args.model), args.data, args.size)
+    overrides: dict[str, Any] = {"recipe": args.recipe, "routing": args.routing}
+    overrides = {name: value for name, value in overrides.items() if value}
     if args.no_reconstruction:
         overrides["decoder"] = None
-    if args.routing:
-        overrides["routing"] = args.routing
+    if args.iterations is not None and args.iterations < 1:
+        raise UserError(f"--iterations must be more than 0, not {args.iterations}")
     options = {name: getattr(args, name) for name in ("iterations", "gradient") if getattr(args, name) is not None}
     if options:
         usual = getattr(configure(args.model, **overrides), "routing_options", {})
         overrides["routing_options"] = {**usual, **options}
-    configure(args.model, **overrides)
-    if overrides.keys() & {"backbone", "design"}:
-        print(f"{args.model}: {fitted.summary(config)}", file=sys.stderr, flush=True)
-    return config, overrides
+    amounts = {"preset": args.augment} | {field.name: getattr(args, field.name) for field in fields(Augmentation)}
+    own = f"-{known.title}" if known.own else ""
+    out = Path(args.out or f"runs/{args.model}{own}-seed{args.seed or 0}")
+    result = fit(
+        args.model,
+        known,
+        out=out,
+        overrides=overrides,
+        augment={name: value for name, value in amounts.items() if value is not None},
+        resume=False,
+        quiet=args.quiet,
+        tensorboard=args.tensorboard,
+        **{name: getattr(args, name) for name in TRAINING},
+    )
+    return out, result
 
 
 def evaluate(args: Namespace) -> None:
+    """The answers that the run kept are scored where nothing else is asked for: they are those of the same weights."""
     if args.pairs < 1:
         raise UserError(f"--pairs must be at least 1, not {args.pairs}")
     model, name, data = _load(args.run)
-    spec = named.find(args.data if args.data in named.DATA else data)
-    if (spec.image, len(spec.classes)) != (model.config.image, model.config.classes):
-        raise UserError(f"{name} takes images of {model.config.image}, {args.data} has {spec.image}")
-    result = score(model, named.load_test_set(args.data or data, args.pairs, like=spec), classes=spec.classes)
+    asked = resolve(args.data, like=data) if args.data else data
+    if (asked.image, len(asked.classes)) != (model.config.image, model.config.classes):
+        raise UserError(f"{name} takes images of {model.config.image}, {args.data} has {asked.image}")
+    result = None if args.data else _known_score(Path(args.run), data, args.pairs)
+    result = result or score(model, asked.test(args.pairs), classes=asked.classes)
     result |= {"model": name, "parameters": count_parameters(model)}
     if args.json:
         return _print_json(result)
     print(_score_line(result))
 
 
+def _known_score(run: Path, data: DataSet, pairs: int) -> dict[str, Any] | None:
+    """What is kept of the test at the end of a run, if it was of as many images as are asked for."""
+    kept = read_answers(run) if run.is_dir() else None
+    if kept is None or len(kept[0]) != (result := read_json(run / "result.json"))["images"]:
+        return None
+    if data.paired and result["images"] != pairs:
+        return None
+    return {key: result[key] for key in SCORES if key in result} | by_class(*kept, data.classes)
+
+
 def predict(args: Namespace) -> None:
     model, _, data = _load(args.run)
-    spec = named.find(data)
-    answers = predict_files(model, spec.classes, batches_of(args.images), spec.handwritten)
+    answers = predict_files(model, data.classes, batches_of(args.images), data.handwritten)
     form = "json" if args.json else args.format
-    for text in FORMATS[form](_readable(answers), spec.classes):
+    for text in FORMATS[form](_readable(answers), data.classes):
         sys.stdout.write(text)
         sys.stdout.flush()
 
@@ -174,10 +178,9 @@ def explain(args: Namespace) -> None:
     from torchcaps.viz.report.explanation import explanation_page, page_names
 
     model, name, data = _load(args.run)
-    spec = named.find(data)
     explainer = Explainer(model)
     images = [
-        (str(path), open_image(path), read_pixels(path, model.config.image, spec.handwritten)) for path in args.images
+        (str(path), open_image(path), read_pixels(path, model.config.image, data.handwritten)) for path in args.images
     ]
     notes = []
     try:
@@ -185,12 +188,12 @@ def explain(args: Namespace) -> None:
     except UserError as error:
         notes.append(f"Training images that look alike are not shown: {error}.")
     found = [explainer.explain(*image) for image in images]
-    rows = [to_json(one, spec.classes) for one in found]
+    rows = [to_json(one, data.classes) for one in found]
     pages = [Path(args.out)] if args.out else page_names(args.images)
     for number, path in enumerate(pages):
         part = slice(None) if args.out else slice(number, number + 1)
-        about = f"{name} on {named.title(data)}"
-        page = explanation_page(found[part], spec.classes, about, rows[part], notes, explainer.index)
+        about = f"{name} on {data.title}"
+        page = explanation_page(found[part], data.classes, about, rows[part], notes, explainer.index)
         write_bytes(path, page.encode(errors="replace"))
     rows = [{**row, "page": str(pages[n % len(pages)]), "notes": notes} for n, row in enumerate(rows)]
     if args.json:
@@ -201,7 +204,7 @@ def explain(args: Namespace) -> None:
         print(line)
 
 
-def _pose_index(run_or_model: str, model: Model, data: str) -> "PoseIndex":
+def _pose_index(run_or_model: str, model: Model, data: DataSet) -> "PoseIndex":
     from torchcaps.analysis.neighbours import FILE, pose_index
 
     run = Path(run_or_model)
@@ -217,10 +220,9 @@ def export(args: Namespace) -> None:
     from torchcaps.app.export import export as write_export
 
     model, name, data = _load(args.run)
-    spec = named.find(data)
-    preparation = "digit" if spec.handwritten and model.config.image[0] == 1 else "resize"
+    preparation = "digit" if data.handwritten and model.config.image[0] == 1 else "resize"
     record = Record(
-        name, named.title(data), model.config.image, spec.classes, model.config.objects, NONE_OF_THESE, preparation
+        name, data.title, model.config.image, data.classes, model.config.objects, NONE_OF_THESE, preparation
     )
     folder = Path(args.run)
     usual = folder / f"model{SUFFIXES[args.format]}" if folder.is_dir() else Path(f"{name}{SUFFIXES[args.format]}")
@@ -245,7 +247,7 @@ def serve(args: Namespace) -> None:
 
     model, name, data = _load(args.run)
     run = Path(args.run)
-    known = read_json(run / "result.json") if run.is_dir() else PRETRAINED[name]["scores"][data]
+    known = read_json(run / "result.json") if run.is_dir() else PRETRAINED[name]["scores"][data.name]
     run_server(model, name, data, known.get("accuracy"), port=args.port, open_browser=not args.no_open)
 
 
@@ -303,9 +305,8 @@ def demo(args: Namespace) -> None:
     from torchcaps.viz.report import write_report
 
     out = Path(args.out)
-    config = defaults_for("capsnet-multimnist-small", data="multimnist-iou80", max_seconds=args.max_seconds)
     print("Learning to take two overlapping handwritten digits apart.", file=sys.stderr)
-    result = run_training(config, out)
+    result = fit("capsnet-multimnist-small", "multimnist-iou80", out=out, max_seconds=args.max_seconds)
     report = write_report(out)
     if args.json:
         return _print_json({**result, "run": str(out), "report": str(report)})
@@ -315,18 +316,14 @@ def demo(args: Namespace) -> None:
     print("Go on:        torchcaps train capsnet-mnist-small --max-seconds 180, torchcaps --help")
 
 
-def _load(run_or_model: str) -> tuple[Model, str, str]:
+def _load(run_or_model: str) -> tuple[Model, str, DataSet]:
     """A trained model, its name and the data it was made for, from a run folder or from the package's weights."""
     if Path(run_or_model).is_dir():
         model, config = load_run(run_or_model)
-        return model, config["train"]["model"], config["train"]["data"]
+        return model, config["train"]["model"], run_data(Path(run_or_model), config)
     if run_or_model not in MODELS:
         raise UserError(f"{run_or_model} is neither a run folder nor a model; with weights: {', '.join(PRETRAINED)}")
-    return create_model(run_or_model, pretrained=True).eval(), run_or_model, find(run_or_model).data
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return create_model(run_or_model, pretrained=True).eval(), run_or_model, resolve(find(run_or_model).data)
 
 
 def _score_line(result: dict[str, Any]) -> str:

@@ -110,7 +110,7 @@ def pairs(size: int, twin: Twin) -> Work:
     """A batch of overlapping digits. The plain twin is the usual data set: one pair at a time, then stacked."""
     digits = data.images("mnist-mini", "train")
     if twin == "ours":
-        stream = data.for_training("multimnist-mini", digits, 0)
+        stream = data.resolve("multimnist-mini").stream(digits, 0)
         steps = iter(range(10**9))
         return lambda: stream.batch(next(steps), size)
     generator = torch.Generator().manual_seed(0)
