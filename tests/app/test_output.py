@@ -107,7 +107,6 @@ def test_reproduce_all_succeeds_when_all_do(
     ],
 )
 def test_the_shell_completes_names(line: str, expected: set[str], tmp_path: Path) -> None:
-    pytest.importorskip("argcomplete")
     answer = tmp_path / "answer"
     asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9"}
     environment = {**os.environ, **asked, "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "_ARGCOMPLETE_IFS": "\n"}
