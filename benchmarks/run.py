@@ -1,7 +1,7 @@
 """Measure the plain twins against ours and keep the numbers: `python benchmarks/run.py [NAME...]`.
 
 Writes `results/bench/bench.json` (all benchmarks, unless named) with command, machine and versions;
-`python benchmarks/tables.py` puts the table into docs/performance.md.
+`python tools/tables.py` puts the table into docs/performance.md.
 """
 
 import argparse

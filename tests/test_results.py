@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_readme_tables_are_those_of_the_results() -> None:
-    answer = subprocess.run([sys.executable, ROOT / "benchmarks/tables.py", "--check"], capture_output=True, text=True)
+    answer = subprocess.run([sys.executable, ROOT / "tools/tables.py", "--check"], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
 
 

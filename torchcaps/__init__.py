@@ -7,7 +7,16 @@ output = model(images)            # lengths, capsules, reconstruction, trace
 
 import os
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchcaps.core.errors import UserError
+    from torchcaps.core.functional import squash
+    from torchcaps.core.types import CapsuleMap, Capsules, ModelOutput, RoutingOutput, RoutingTrace
+    from torchcaps.models.registry import create_model, list_models, register_model
+    from torchcaps.nn import ClassCaps, ConvCaps, DenseCaps, PrimaryCaps, PrimaryPoses
+    from torchcaps.routing import ROUTINGS, register_routing
+    from torchcaps.training.runs import load_run
 
 __version__ = "0.1.0"
 
@@ -44,7 +53,27 @@ _ROOMS = (
     "app",
 )  # fmt: skip
 
-__all__ = ["__version__", *_HOMES]
+__all__ = [
+    "ROUTINGS",
+    "CapsuleMap",
+    "Capsules",
+    "ClassCaps",
+    "ConvCaps",
+    "DenseCaps",
+    "ModelOutput",
+    "PrimaryCaps",
+    "PrimaryPoses",
+    "RoutingOutput",
+    "RoutingTrace",
+    "UserError",
+    "__version__",
+    "create_model",
+    "list_models",
+    "load_run",
+    "register_model",
+    "register_routing",
+    "squash",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -117,7 +117,7 @@ def test_one_seed_decides_nothing() -> None:
 
 
 def test_the_guide_is_what_the_results_say() -> None:
-    check = [sys.executable, ROOT / "benchmarks/routing_guide.py", "--check"]
+    check = [sys.executable, ROOT / "tools/routing_guide.py", "--check"]
     answer = subprocess.run(check, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
 

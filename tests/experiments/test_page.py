@@ -11,9 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_made_from_the_results() -> None:
-    answer = subprocess.run(
-        [sys.executable, ROOT / "benchmarks/results_page.py", "--check"], capture_output=True, text=True
-    )
+    answer = subprocess.run([sys.executable, ROOT / "tools/results_page.py", "--check"], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
 
 

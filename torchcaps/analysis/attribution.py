@@ -26,15 +26,17 @@ def receptive_fields(model: CapsNet, samples: int = SAMPLES) -> Float[Tensor, "y
 
 def _squared_gradients(model: CapsNet, places: int, samples: int) -> Float[Tensor, "n h w"]:
     """Of random combinations of a place's channels with respect to the pixels, summed over images of noise."""
-    at = torch.arange(places)
+    device = next(model.parameters()).device
+    at = torch.arange(places, device=device)
+    # Drawn on the processor wherever the model is: the same noise, the same fields.
     generator = torch.Generator().manual_seed(0)
-    total = torch.zeros(places, *model.seen[1:])
+    total = torch.zeros(places, *model.seen[1:], device=device)
     with torch.enable_grad():
         for _ in range(samples):
-            noise = torch.rand(1, *model.seen, generator=generator)
+            noise = torch.rand(1, *model.seen, generator=generator).to(device)
             images = noise.repeat(places, 1, 1, 1).requires_grad_()
             maps = model.primary.conv(model.backbone(images)).flatten(2)
-            mixture = torch.randn(maps.shape[1], generator=generator)
+            mixture = torch.randn(maps.shape[1], generator=generator).to(device)
             (gradient,) = torch.autograd.grad((maps[at, :, at] @ mixture).sum(), images)
             total += gradient.square().sum(1)
     return total
@@ -42,7 +44,7 @@ def _squared_gradients(model: CapsNet, places: int, samples: int) -> Float[Tenso
 
 def _gaussian(shares: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
     """The normal distribution with the same mean and variance, on the same pixels."""
-    at = torch.arange(shares.shape[1], dtype=shares.dtype)
+    at = torch.arange(shares.shape[1], dtype=shares.dtype, device=shares.device)
     mean = shares @ at
     variance = (shares * (at - mean.unsqueeze(1)).square()).sum(1).clamp(min=0.25)
     return (-(at - mean.unsqueeze(1)).square() / (2 * variance.unsqueeze(1))).softmax(1)

@@ -63,25 +63,28 @@ class Explainer:
             )
             raise UserError(f"a {what} whose routing could be shown; 'explain' takes a capsnet, 'predict' any model")
         self.model, self.index = model.eval(), index
+        self.device = next(model.parameters()).device
         self.fields = receptive_fields(self.model)
 
     @torch.no_grad()
     def explain(self, name: str, original: Image.Image, pixels: Float[Tensor, "c h w"]) -> Explanation:
-        model, images = self.model, pixels[None]
+        """Computed where the model is; what comes back is in main memory."""
+        model, images = self.model, pixels[None].to(self.device)
         corner, output = model.corner(images), model(images, trace=True)
-        lengths, capsules = output.lengths[0], output.capsules[0]
+        lengths, capsules = output.lengths[0].cpu(), output.capsules[0].cpu()
         amounts = sent(output.trace.couplings[-1, 0], output.children.activations[0], model.grid)
-        heats = model.put_back(heat(amounts, self.fields)[None, :, None], corner)[0, :, 0]
+        heats = model.put_back(heat(amounts, self.fields)[None, :, None], corner)[0, :, 0].cpu()
         count = model.config.objects
         labels = lengths.topk(min(count + RUNNERS_UP, len(lengths))).indices.tolist()
-        pictures = model.reconstruct(output.capsules, output.lengths, torch.tensor([labels]), corner)
+        wanted = torch.tensor([labels], device=self.device)
+        pictures = model.reconstruct(output.capsules, output.lengths, wanted, corner)
         views = [
             ClassView(
                 label,
                 float(lengths[label]),
                 heats[label],
-                None if pictures is None else pictures[0, n],
-                probes.perturb(model, pixels, label) if model.decoder is not None and n < count else None,
+                None if pictures is None else pictures[0, n].cpu(),
+                probes.perturb(model, images[0], label).cpu() if model.decoder is not None and n < count else None,
                 self.index.nearest(label, capsules[label], NEIGHBOURS)
                 if self.index is not None and n < count
                 else None,

@@ -65,9 +65,10 @@ class PoseIndex:
             training, _ = known.training_and_validation(held_out)
         order = torch.randperm(len(training), generator=generator_for(0, len(training)))
         shown = known.scored(training.take(order[:sample].sort().values), sample)
+        device = next(model.parameters()).device
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         for batch in shown.batches(250):
-            capsules = model(batch.images).capsules
+            capsules = model(batch.images.to(device)).capsules.cpu()
             poses = capsules.gather(1, batch.labels.unsqueeze(2).expand(-1, -1, capsules.shape[2]))
             found.append((batch.images.mul(255).round().to(torch.uint8), batch.labels, poses))
         return cls(*(torch.cat(column) for column in zip(*found, strict=True)))

@@ -96,9 +96,9 @@ def perturb(
     output = model(image[None])
     j, d = output.capsules.shape[1:]
     moved = output.capsules.repeat(d * len(tweaks), 1, 1).view(d, len(tweaks), j, d)
-    moved[:, :, label] += torch.einsum("de,s->dse", torch.eye(d), torch.tensor(tweaks))
+    moved[:, :, label] += torch.einsum("de,s->dse", torch.eye(d), torch.tensor(tweaks)).to(moved.device)
     flat = moved.flatten(0, 1)
-    labels = torch.full((len(flat), 1), label)
+    labels = torch.full((len(flat), 1), label, device=flat.device)
     corner = model.corner(image.expand(len(flat), -1, -1, -1))
     pictures = model.reconstruct(flat, output.lengths.expand(len(flat), j), labels, corner)
     if pictures is None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from torchcaps.analysis.answers import Row, answer, label_text
+from torchcaps.app.output import printable
 from torchcaps.core.errors import UserError
 from torchcaps.data.folder.decode import decoded
 from torchcaps.data.folder.listing import files_below, is_image
@@ -90,11 +91,11 @@ def as_they_come(lines: Iterable[str], most: int) -> Iterator[list[str]]:
 
 
 def _table(rows: Iterable[Row], classes: tuple[str, ...]) -> Iterator[str]:
-    width = max(len(name) for name in (*classes, "none of these"))
+    width = max(len(printable(name)) for name in (*classes, "none of these"))
     for number, row in enumerate(rows):
         if number == 0:
             yield f"{'label':<{width}}  length  image\n"
-        yield f"{label_text(row):<{width}}  {row['confidence']:6.1%}  {row['image']}\n"
+        yield f"{printable(label_text(row)):<{width}}  {row['confidence']:6.1%}  {printable(row['image'])}\n"
 
 
 def _json(rows: Iterable[Row], classes: tuple[str, ...]) -> Iterator[str]:
@@ -107,10 +108,12 @@ def _json(rows: Iterable[Row], classes: tuple[str, ...]) -> Iterator[str]:
 
 
 def _csv(rows: Iterable[Row], classes: tuple[str, ...]) -> Iterator[str]:
+    """Names as they are, for a program to read; escaped where a terminal would show them."""
+    shown = printable if sys.stdout.isatty() else str
     for number, row in enumerate(rows):
         if number == 0:
-            yield _csv_line(["image", "label", "confidence", *classes])
-        yield _csv_line([row["image"], label_text(row), row["confidence"], *row["lengths"].values()])
+            yield _csv_line(["image", "label", "confidence", *map(shown, classes)])
+        yield _csv_line([shown(row["image"]), shown(label_text(row)), row["confidence"], *row["lengths"].values()])
 
 
 def _csv_line(cells: list[Any]) -> str:

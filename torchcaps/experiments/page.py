@@ -11,7 +11,7 @@ PRESETS = ("paper", "quick")
 HEAD = """# Results
 
 Every experiment is one command, given with its table. This page is made from the files in `results/` by
-`python benchmarks/results_page.py`. A verdict is computed from the numbers: a value *holds* if it reaches the paper's
+`python tools/results_page.py`. A verdict is computed from the numbers: a value *holds* if it reaches the paper's
 or misses it by no more than the spread over seeds; a comparison is *undecided* where the difference does not exceed
 the spread. `quick` is the same experiment cut to minutes on two cores, as the line above each table says; `paper` is
 the published protocol.

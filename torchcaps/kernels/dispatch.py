@@ -34,7 +34,7 @@ def route(
     if kernel is not None and not trace and kernel.supports(routing, children, weight, competition):
         return kernel.route(routing, children, weight, competition, together)
     output = blocks.route(routing, children, weight, competition=competition, trace=trace, together=together)
-    _check(routing, output, (len(children.poses), *weight.shape[1:3]))
+    _check(routing, output, (len(children.poses), weight.shape[1], weight.shape[2]))
     return output
 
 

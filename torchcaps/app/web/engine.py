@@ -44,7 +44,7 @@ class Question(NamedTuple):
 def encode(picture: Float[Tensor, "c h w"]) -> str:
     """Base64 of one byte a value, in the order of the axes."""
     pixels = picture.clamp(0, 1).mul(255).round().to(torch.uint8)
-    return base64.b64encode(pixels.contiguous().numpy().tobytes()).decode("ascii")
+    return base64.b64encode(pixels.cpu().contiguous().numpy().tobytes()).decode("ascii")
 
 
 def rounded(values: Tensor) -> Any:
@@ -61,14 +61,17 @@ class Engine:
 
     def __init__(self, model: nn.Module, name: str, data: str | DataSet, accuracy: float | None = None) -> None:
         self.model, self.name, self.data, self.accuracy = model.eval(), name, resolve(data), accuracy
+        self.device = next(model.parameters()).device
         config: Any = model.config
         self.image: tuple[int, int, int] = config.image
         self.objects: int = config.objects
         self.labels = [readable(name) for name in self.data.classes]
         self.baseline_name = self._find_baseline()
-        self.baseline = create_model(self.baseline_name, pretrained=True).eval() if self.baseline_name else None
+        self.baseline: nn.Module | None = None
+        if self.baseline_name:
+            self.baseline = create_model(self.baseline_name, pretrained=True).eval().to(self.device)
         with torch.inference_mode():
-            example = model(torch.zeros(1, *self.image))
+            example = model(torch.zeros(1, *self.image, device=self.device))
         self.dim = None if example.capsules is None else example.capsules.shape[2]
         self.decoder: nn.Module | None = getattr(model, "decoder", None)
         self.window = next((layer for layer in model.modules() if isinstance(layer, Window)), None)
@@ -115,7 +118,7 @@ class Engine:
 
     @torch.inference_mode()
     def look(self, images: list[Float[Tensor, "c h w"]]) -> list[dict[str, Any]]:
-        output = self.model(torch.stack(images))
+        output = self.model(self._stacked(images))
         corners = self._corners(images)
         longest = output.lengths.topk(self.objects, dim=1).indices
         pictures = output.reconstruction
@@ -132,14 +135,17 @@ class Engine:
             for n in range(len(images))
         ]
 
+    def _stacked(self, images: list[Float[Tensor, "c h w"]]) -> Float[Tensor, "b c h w"]:
+        return torch.stack(images).to(self.device)
+
     def _corners(self, images: list[Float[Tensor, "c h w"]]) -> list[list[int]]:
         """Top and left of what the network sees of each image."""
-        return [[0, 0]] * len(images) if self.window is None else self.window.corner(torch.stack(images)).tolist()
+        return [[0, 0]] * len(images) if self.window is None else self.window.corner(self._stacked(images)).tolist()
 
     @torch.inference_mode()
     def compare(self, images: list[Float[Tensor, "c h w"]]) -> list[dict[str, Any]]:
         assert self.baseline is not None
-        lengths = self.baseline(torch.stack(images)).lengths
+        lengths = self.baseline(self._stacked(images)).lengths.cpu()
         longest = lengths.topk(self.objects, dim=1).indices
         return [{"lengths": rounded(row), "longest": best.tolist()} for row, best in zip(lengths, longest, strict=True)]
 
@@ -150,7 +156,7 @@ class Engine:
         labels = torch.tensor([request.label for request in requests]).repeat_interleave(torch.tensor(counts))
         layer = torch.zeros(sum(counts), len(self.labels), self.dim or 0)
         layer[torch.arange(len(layer)), labels] = torch.cat([request.poses for request in requests])
-        pictures = self.decoder(layer.flatten(1)[:, None])
+        pictures = self.decoder(layer.flatten(1)[:, None].to(self.device)).cpu()
         if self.window is not None:
             middle = self.window.middle()
             corners = torch.tensor([request.corner or middle for request in requests])
@@ -164,7 +170,7 @@ class Engine:
         model = self.model
         assert isinstance(model, CapsNet)
         images = [question.image for question in questions]
-        children = model.features(torch.stack(images))
+        children = model.features(self._stacked(images))
         predictions = votes(children.poses, model.classes.weight)
         steps: list[RoutingOutput] = []
         for iterations in range(1, ITERATIONS + 1):

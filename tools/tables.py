@@ -1,6 +1,6 @@
 """Write the tables in README.md and docs/performance.md from the files in results/.
 
-python benchmarks/tables.py            # --check only says whether they are up to date
+python tools/tables.py            # --check only says whether they are up to date
 """
 
 import json
@@ -168,7 +168,7 @@ def main() -> None:
         if "--check" not in sys.argv:
             page.write_text(fresh)
         elif fresh != text:
-            sys.exit(f"{name} is not what results/ says: run python benchmarks/tables.py")
+            sys.exit(f"{name} is not what results/ says: run python tools/tables.py")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Put the weights of a finished run into the package, in half precision, with what they score like that.
 
-python benchmarks/ship.py runs/multimnist-shipped --data multimnist multimnist-iou80
+python tools/ship.py runs/multimnist-shipped --data multimnist multimnist-iou80
 """
 
 import argparse

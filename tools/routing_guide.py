@@ -1,6 +1,6 @@
 """Write the measured part of docs/how-to-choose-a-routing.md from results/routings/.
 
-python benchmarks/routing_guide.py            # --check only says whether it is up to date
+python tools/routing_guide.py            # --check only says whether it is up to date
 """
 
 import sys
@@ -18,9 +18,7 @@ def main() -> None:
     text = PAGE.read_text()
     fresh = render(text, load(ROOT / "results"))
     if "--check" in sys.argv:
-        sys.exit(
-            0 if fresh == text else f"{PAGE.name} is not what results/ says: run python benchmarks/routing_guide.py"
-        )
+        sys.exit(0 if fresh == text else f"{PAGE.name} is not what results/ says: run python tools/routing_guide.py")
     PAGE.write_text(fresh)
 
 

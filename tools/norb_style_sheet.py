@@ -1,6 +1,6 @@
 """Draw docs/norb-style.png: the fifty toys of norb-style, and how viewpoint and lighting change one of them.
 
-python benchmarks/norb_style_sheet.py
+python tools/norb_style_sheet.py
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Write docs/RESULTS.md from the files in results/.
 
-python benchmarks/results_page.py            # --check only says whether it is up to date
+python tools/results_page.py            # --check only says whether it is up to date
 """
 
 import sys
@@ -16,7 +16,7 @@ def main() -> None:
     page, fresh = ROOT / "docs" / "RESULTS.md", render(ROOT / "results")
     if "--check" in sys.argv:
         current = page.read_text() if page.exists() else ""
-        sys.exit(0 if fresh == current else "docs/RESULTS.md is not what results/ says: run benchmarks/results_page.py")
+        sys.exit(0 if fresh == current else "docs/RESULTS.md is not what results/ says: run tools/results_page.py")
     page.write_text(fresh)
 
 

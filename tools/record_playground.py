@@ -1,6 +1,6 @@
 """The picture and the animation of the playground in the documentation, taken from the page itself.
 
-    python benchmarks/record_playground.py [RUN-or-MODEL]
+    python tools/record_playground.py [RUN-or-MODEL]
 
 Writes docs/playground.png and docs/playground.gif (two digits dragged apart and back). Needs Chromium.
 """
@@ -10,14 +10,19 @@ import io
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 from urllib.request import urlopen
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
-from serving import serving
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from serving import serving  # noqa: E402
+
+DOCS = ROOT / "docs"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 FRAMES = 40
 FRAME_MS = 80
