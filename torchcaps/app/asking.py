@@ -4,7 +4,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchcaps.analysis.answers import NONE_OF_THESE, Row, label_text
 from torchcaps.analysis.evaluate import by_class
