@@ -132,6 +132,8 @@ class ConvCaps(nn.Module):
 
     def forward(self, capsules: CapsuleMap, trace: bool = False) -> CapsuleMap:
         windows = self._windows(*capsules.poses.shape[2:4])
+        if not trace and fused_em.supports(self.routing, capsules, self.weight):
+            return fused_em.route_windows(self.routing, capsules, self.weight, windows, self.matrix, self.local)
         competition = None if self.local else windows.competition
         weight = (matrix_transform(self.weight) if self.matrix else self.weight).flatten(0, 2)
         output = blocks.route(self.routing, windows.cut(capsules), weight, trace, competition, windows.count)
@@ -198,6 +200,9 @@ class ClassCaps(nn.Module):
         self.register_buffer("where", coordinates(height, width), persistent=False)
 
     def forward(self, capsules: CapsuleMap, trace: bool = False) -> RoutingOutput:
+        if not trace and fused_em.supports(self.routing, capsules, self.weight):
+            added = self.where @ self.places.T
+            return fused_em.route_shared(self.routing, capsules, self.weight, self.matrix, added)
         children, weight = self.placed(capsules), self.transforms()
         return blocks.route(self.routing, children, weight, trace)
 

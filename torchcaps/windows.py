@@ -46,6 +46,13 @@ class Windows:
             rearrange(activations, "b t y x ky kx -> (b y x) (ky kx t)"),
         )
 
+    def positions(self) -> Int64[Tensor, "n ky kx"]:
+        """For each window the positions of the map that it sees, counted through."""
+        rows, columns = torch.arange(self.rows) * self.stride, torch.arange(self.columns) * self.stride
+        within = torch.arange(self.kernel)
+        y, x = rows[:, None, None, None] + within[:, None], columns[:, None, None] + within
+        return (y * self.width + x).flatten(0, 1)
+
     def competition(self, logits: Float[Tensor, "b i j"]) -> Float[Tensor, "b i 1"]:
         """For each child of each window, log Σ exp(logit) over the parents of all windows that it is in."""
         there, back = _places(self)
@@ -65,11 +72,7 @@ def _places(windows: Windows) -> tuple[Int64[Tensor, "hw m"], Int64[Tensor, "nk"
     A place is `(window, position in it)`, counted through.
     """
     w = windows
-    corner_y = torch.arange(w.rows)[:, None, None, None] * w.stride
-    corner_x = torch.arange(w.columns)[None, :, None, None] * w.stride
-    y = corner_y + torch.arange(w.kernel)[None, None, :, None]
-    x = corner_x + torch.arange(w.kernel)[None, None, None, :]
-    back = (y * w.width + x).flatten()
+    back = w.positions().flatten()
     order = back.argsort(stable=True)
     counts = back.bincount(minlength=w.height * w.width)
     nth = torch.arange(len(back)) - (counts.cumsum(0) - counts)[back[order]]

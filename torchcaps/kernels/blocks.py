@@ -11,11 +11,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from torchcaps.functional import votes
-from torchcaps.kernels import fused_em
 from torchcaps.kernels.tuning import traced
 from torchcaps.routing import EM, Competition, Routing, VoteShape
 from torchcaps.routing import route as plain_route
 from torchcaps.types import Capsules, RoutingOutput
+
+# Of the votes of a block; at least one image's, because all its windows share their children.
+BLOCK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 27}
 
 
 def route(
@@ -33,17 +35,21 @@ def route(
 
     if trace or traced() or children.poses.device.type == "meta":
         return routed(children)
-    if fused_em.supports(routing, children, weight):
-        return fused_em.route(routing, children, weight, competition, together)
     rows = len(children.poses)
     votes_of_a_row = weight.shape[:3].numel() * weight.element_size()
-    size = fused_em.block_rows(rows, together, votes_of_a_row, weight.device)
+    size = block_rows(rows, together, votes_of_a_row, weight.device)
     parts = map(Capsules, children.poses.split(size), children.activations.split(size))
     outputs: list[RoutingOutput] = [
         checkpoint(routed, part, use_reentrant=False) if torch.is_grad_enabled() else routed(part) for part in parts
     ]  # pyright: ignore[reportAssignmentType]
     poses = torch.cat([output.poses for output in outputs])
     return RoutingOutput(poses, torch.cat([output.activations for output in outputs]))
+
+
+def block_rows(rows: int, together: int, votes_of_a_row: int, device: torch.device) -> int:
+    """How many rows of the batch make a block: a multiple of `together`, the windows of one image."""
+    budget = BLOCK_BYTES.get(device.type, BLOCK_BYTES["cuda"])
+    return min(rows, max(1, budget // (votes_of_a_row * together)) * together)
 
 
 def peak_bytes(routing: Routing, rows: int, together: int, shape: VoteShape, training: bool, number: int = 4) -> int:
@@ -54,7 +60,7 @@ def peak_bytes(routing: Routing, rows: int, together: int, shape: VoteShape, tra
     products, and their gradient. Counts are those of EM and of dynamic routing; others are taken for the latter.
     """
     i, j, d, p = shape
-    block = fused_em.block_rows(rows, together, i * j * d * number, torch.device("cpu"))
+    block = block_rows(rows, together, i * j * d * number, torch.device("cpu"))
     votes, logits, transforms = block * i * j * d, block * i * j, i * j * d * p
     children, parents = rows * i * (p + 1), rows * j * (d + 1)
     iterations = routing.iterations
