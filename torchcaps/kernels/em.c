@@ -17,6 +17,13 @@
    Each image is computed by one thread, in one order. The gradients that images have in common are summed in fixed
    groups of images. So no number depends on how many threads there are. */
 
+/* Sums are in the order in which they are written: every product is then added in one instruction. */
+#if defined(__clang__)
+#pragma clang fp reassociate(off)
+#else
+#pragma GCC optimize("no-associative-math")
+#endif
+
 #include <float.h>
 #include <math.h>
 #include <stddef.h>
@@ -26,8 +33,11 @@
 #endif
 
 #define LANES 8
+#define HALF 4
 #define CHUNK 8 /* members whose votes are used while they are in the nearest cache */
 #define LOG_2PI 1.8378770664f
+/* Loops that GCC would turn inside out or leave as loops, with all sums in memory. */
+#define UNROLL _Pragma("GCC unroll 8")
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
@@ -50,8 +60,17 @@ INLINE long blocks_of(const Sizes *n) { return (n->parents + LANES - 1) / LANES;
 INLINE long tiles_of(const Sizes *n) { return blocks_of(n) * n->windows; }
 INLINE long slots_of(const Sizes *n) { return n->local ? n->windows * n->members : n->children; }
 INLINE long slot_of(const Sizes *n, const Tables *tables, long member) { return n->local ? member : tables->places[member]; }
+INLINE long least(long a, long b) { return a < b ? a : b; }
+INLINE int four_by_four(const Sizes *n) { return n->rows == 4 && n->inner == 4 && n->columns == 4; }
 INLINE vec vec_of(float x) { return x - (vec){0}; }
 INLINE vec where(mask m, vec yes, vec no) { return (vec)(((mask)yes & m) | ((mask)no & ~m)); }
+
+/* Lanes of a block that are parents: 1, the others 0. */
+INLINE vec present(const Sizes *n, long block) {
+    vec result;
+    for (int l = 0; l < LANES; l++) result[l] = block * LANES + l < n->parents;
+    return result;
+}
 
 INLINE float sum_of(vec x) {
     float total = 0;
@@ -139,77 +158,82 @@ typedef struct {
     const float *u, *a;     /* poses [child rows inner] and activations [child] of the image */
     const float *even;      /* [window]: data of a parent whose children are fully active and evenly assigned */
     const float *share;     /* [slot]: an even assignment */
+    const vec *beta_u, *beta_a;
     vec *votes;             /* [member d] of the tile at hand */
     vec *r;                 /* [member] of the tile at hand */
 } Image;
 
 #define PLACE(w, i) (image->tables->places[(w) * n->members + (i)])
 #define SLOT(w, i) slot_of(n, image->tables, (w) * n->members + (i))
-#define FOR_MEMBERS for (long start = 0, width; start < n->members && (width = n->members - start < CHUNK ? n->members - start : CHUNK); start += CHUNK)
+#define FOR_MEMBERS(step) \
+    for (long start = 0, width; width = least(n->members - start, step), start < n->members; start += step)
 
-/* The shapes of poses and transforms: constants in the usual case, which the compiler then keeps in registers. */
-typedef struct {
-    long rows, inner, columns;
-} Shape;
+/* The loops over votes, for chunks of `width` members. Most poses have 16 numbers: with constants, the compiler keeps all
+   sums in registers. What is left over after the last full chunk is taken one by one (`EACH`: pointers advanced by k). */
+#define USUAL 16
+#define IN_CHUNKS(usual, any, one)                                   \
+    do {                                                             \
+        if (D == USUAL && width == CHUNK) usual;                     \
+        else if (width == CHUNK) any;                                \
+        else for (long k = 0; k < width; k++) one;                   \
+    } while (0)
 
-/* vote = pose W + added */
-INLINE void vote(const Shape shape, const float *u, const vec *w, const float *added, vec *out) {
-    const long X = shape.inner, C = shape.columns;
-    long row = 0;
-    for (; row + 1 < shape.rows; row += 2) {
-        const float *u0 = u + row * X, *u1 = u0 + X;
-        for (long c = 0; c < C; c++) {
-            vec first = u0[0] * w[c], second = u1[0] * w[c];
-            for (long x = 1; x < X; x++) {
-                first += u0[x] * w[x * C + c];
-                second += u1[x] * w[x * C + c];
+/* vote = pose W */
+INLINE void vote_4x4(const float *restrict u, const vec *restrict w, vec *restrict out) {
+    UNROLL for (long row = 0; row < 4; row += 2)
+        UNROLL for (long c = 0; c < 4; c++) {
+            vec first = u[row * 4] * w[c], second = u[row * 4 + 4] * w[c];
+            UNROLL for (long x = 1; x < 4; x++) {
+                first += u[row * 4 + x] * w[x * 4 + c];
+                second += u[row * 4 + 4 + x] * w[x * 4 + c];
             }
-            out[row * C + c] = first;
-            out[(row + 1) * C + c] = second;
+            out[row * 4 + c] = first;
+            out[row * 4 + 4 + c] = second;
         }
-    }
-    for (; row < shape.rows; row++)
+}
+
+INLINE void vote(const float *restrict u, const vec *restrict w, vec *restrict out, long rows, long X, long C) {
+    for (long row = 0; row < rows; row++)
         for (long c = 0; c < C; c++) {
             vec total = u[row * X] * w[c];
             for (long x = 1; x < X; x++) total += u[row * X + x] * w[x * C + c];
             out[row * C + c] = total;
         }
-    if (added)
-        for (long d = 0; d < shape.rows * C; d++) out[d] += added[d];
 }
 
-INLINE void votes(const Image *image, const Shape shape, long block, long window, long start, long width) {
+static void votes(const Image *image, long block, long window, long start, long width) {
     const Sizes *n = image->n;
-    const long D = shape.rows * shape.columns;
+    const long D = n->rows * n->columns, K = n->inner * n->columns, P = n->rows * n->inner;
     for (long i = start; i < start + width; i++) {
-        const vec *w = image->weights + (block * n->transforms + image->tables->owners[i]) * shape.inner * shape.columns;
-        const float *added = image->tables->added;
-        vote(shape, image->u + PLACE(window, i) * shape.rows * shape.inner, w, added ? added + i * D : NULL,
-             image->votes + i * D);
+        const vec *w = image->weights + (block * n->transforms + image->tables->owners[i]) * K;
+        const float *u = image->u + PLACE(window, i) * P, *added = image->tables->added;
+        vec *out = image->votes + i * D;
+        if (four_by_four(n)) vote_4x4(u, w, out);
+        else vote(u, w, out, n->rows, n->inner, n->columns);
+        if (added)
+            for (long d = 0; d < D; d++) out[d] += added[i * D + d];
     }
 }
 
-/* Lanes of a block that are parents: 1, the others 0. */
-INLINE vec present(const Sizes *n, long block) {
-    vec result;
-    for (int l = 0; l < LANES; l++) result[l] = block * LANES + l < n->parents;
-    return result;
-}
-
 /* sum [d] += s V */
-INLINE void add_weighted(long D, const vec *V, const vec *s, vec *sum, const long width) {
+INLINE void weighted_(const vec *restrict V, const vec *restrict s, vec *restrict sum, const long D, const long width) {
     for (long d = 0; d < D; d++) {
         vec total = sum[d];
-        for (long k = 0; k < width; k++) total += s[k] * V[k * D + d];
+        UNROLL for (long k = 0; k < width; k++) total += s[k] * V[k * D + d];
         sum[d] = total;
     }
 }
 
+static void add_weighted(const vec *V, const vec *s, vec *sum, long D, long width) {
+    IN_CHUNKS(weighted_(V, s, sum, USUAL, CHUNK), weighted_(V, s, sum, D, CHUNK), weighted_(V + k * D, s + k, sum, D, 1));
+}
+
 /* sum [d] += s (V - mean)^2 */
-INLINE void add_spread(long D, const vec *V, const vec *s, const vec *mean, vec *sum, const long width) {
+INLINE void spread_(const vec *restrict V, const vec *restrict s, const vec *restrict mean, vec *restrict sum,
+                    const long D, const long width) {
     for (long d = 0; d < D; d++) {
         vec total = sum[d];
-        for (long k = 0; k < width; k++) {
+        UNROLL for (long k = 0; k < width; k++) {
             const vec away = V[k * D + d] - mean[d];
             total += s[k] * away * away;
         }
@@ -217,11 +241,17 @@ INLINE void add_spread(long D, const vec *V, const vec *s, const vec *mean, vec 
     }
 }
 
+static void add_spread(const vec *V, const vec *s, const vec *mean, vec *sum, long D, long width) {
+    IN_CHUNKS(spread_(V, s, mean, sum, USUAL, CHUNK), spread_(V, s, mean, sum, D, CHUNK),
+              spread_(V + k * D, s + k, mean, sum, D, 1));
+}
+
 /* first [d] += g (V - mean), second [d] += g (V - mean)^2 */
-INLINE void add_moments(long D, const vec *V, const vec *g, const vec *mean, vec *first, vec *second, const long width) {
+INLINE void moments_(const vec *restrict V, const vec *restrict g, const vec *restrict mean, vec *restrict first,
+                     vec *restrict second, const long D, const long width) {
     for (long d = 0; d < D; d++) {
         vec one = first[d], two = second[d];
-        for (long k = 0; k < width; k++) {
+        UNROLL for (long k = 0; k < width; k++) {
             const vec away = V[k * D + d] - mean[d], weighted = g[k] * away;
             one += weighted;
             two += weighted * away;
@@ -231,102 +261,158 @@ INLINE void add_moments(long D, const vec *V, const vec *g, const vec *mean, vec
     }
 }
 
-/* out = sum over d of (V - mean) (linear + (V - mean) quadratic); linear may be NULL */
-INLINE void over_pose(long D, const vec *V, const vec *mean, const vec *linear, const vec *quadratic, vec *out,
-                      const long width) {
-    vec total[CHUNK] = {0};
-    for (long d = 0; d < D; d++)
-        for (long k = 0; k < width; k++) {
-            const vec away = V[k * D + d] - mean[d];
-            total[k] += away * (linear ? linear[d] + away * quadratic[d] : away * quadratic[d]);
-        }
-    for (long k = 0; k < width; k++) out[k] = total[k];
+static void add_moments(const vec *V, const vec *g, const vec *mean, vec *first, vec *second, long D, long width) {
+    IN_CHUNKS(moments_(V, g, mean, first, second, USUAL, CHUNK), moments_(V, g, mean, first, second, D, CHUNK),
+              moments_(V + k * D, g + k, mean, first, second, D, 1));
 }
 
-/* Full chunks have a constant width, which keeps their sums in registers. */
-#define CHUNKED(call, ...)                              \
-    do {                                                \
-        if (width == CHUNK) call(__VA_ARGS__, CHUNK);   \
-        else call(__VA_ARGS__, width);                  \
-    } while (0)
+/* out = offset + sum over d of (V - mean)^2 quadratic */
+INLINE void distances_(const vec *restrict V, const vec *restrict mean, const vec *restrict quadratic, vec offset,
+                       vec *restrict out, const long D, const long width) {
+    vec total[CHUNK];
+    UNROLL for (long k = 0; k < width; k++) total[k] = offset;
+    for (long d = 0; d < D; d++)
+        UNROLL for (long k = 0; k < width; k++) {
+            const vec away = V[k * D + d] - mean[d];
+            total[k] += away * quadratic[d] * away;
+        }
+    UNROLL for (long k = 0; k < width; k++) out[k] = total[k];
+}
 
-/* Half the scaled precision of each number of a parent: what a squared distance is multiplied with in a logit. */
-INLINE void halved_precisions(long D, float scale, const vec *parent, vec *out) {
+static void distances(const vec *V, const vec *mean, const vec *quadratic, vec offset, vec *out, long D, long width) {
+    IN_CHUNKS(distances_(V, mean, quadratic, offset, out, USUAL, CHUNK),
+              distances_(V, mean, quadratic, offset, out, D, CHUNK),
+              distances_(V + k * D, mean, quadratic, offset, out + k, D, 1));
+}
+
+/* out = sum over d of (V - mean) (linear + (V - mean) quadratic) */
+INLINE void slopes_(const vec *restrict V, const vec *restrict mean, const vec *restrict linear,
+                    const vec *restrict quadratic, vec *restrict out, const long D, const long width) {
+    vec total[CHUNK];
+    UNROLL for (long k = 0; k < width; k++) total[k] = (vec){0};
+    for (long d = 0; d < D; d++)
+        UNROLL for (long k = 0; k < width; k++) {
+            const vec away = V[k * D + d] - mean[d];
+            total[k] += away * (linear[d] + away * quadratic[d]);
+        }
+    UNROLL for (long k = 0; k < width; k++) out[k] = total[k];
+}
+
+static void slopes(const vec *V, const vec *mean, const vec *linear, const vec *quadratic, vec *out, long D, long width) {
+    IN_CHUNKS(slopes_(V, mean, linear, quadratic, out, USUAL, CHUNK), slopes_(V, mean, linear, quadratic, out, D, CHUNK),
+              slopes_(V + k * D, mean, linear, quadratic, out + k, D, 1));
+}
+
+/* grad [member d] (+)= s G_m + (V - mean) (s G_v - g precision), where `pull` is [mean, G_m, G_v, precision] */
+INLINE void pulled_(const vec *restrict V, const vec *restrict s, const vec *restrict g, const vec *restrict pull, int more,
+                    vec *restrict grad, const long D, const long width) {
+    for (long d = 0; d < D; d++)
+        UNROLL for (long k = 0; k < width; k++) {
+            vec total = s[k] * pull[D + d];
+            if (more) total += grad[k * D + d];
+            grad[k * D + d] = total + (V[k * D + d] - pull[d]) * (s[k] * pull[2 * D + d] - g[k] * pull[3 * D + d]);
+        }
+}
+
+static void add_pulled(const vec *V, const vec *s, const vec *g, const vec *pull, int more, vec *grad, long D, long width) {
+    if (D == USUAL && width == HALF) pulled_(V, s, g, pull, more, grad, USUAL, HALF);
+    else for (long k = 0; k < width; k++) pulled_(V + k * D, s + k, g + k, pull, more, grad + k * D, D, 1);
+}
+
+/* A vote's gradient, handed on to its transform [x c] and to its pose [row x], whose lanes are summed later. */
+INLINE void hand_on_4x4(const float *restrict u, const vec *restrict w, const vec *restrict grad, vec *restrict grad_w,
+                        vec *restrict grad_u) {
+    UNROLL for (long x = 0; x < 4; x++)
+        UNROLL for (long c = 0; c < 4; c++) {
+            vec total = grad_w[x * 4 + c];
+            UNROLL for (long row = 0; row < 4; row++) total += u[row * 4 + x] * grad[row * 4 + c];
+            grad_w[x * 4 + c] = total;
+        }
+    UNROLL for (long row = 0; row < 4; row += 2)
+        UNROLL for (long x = 0; x < 4; x++) {
+            vec first = grad_u[row * 4 + x], second = grad_u[row * 4 + 4 + x];
+            UNROLL for (long c = 0; c < 4; c++) {
+                first += grad[row * 4 + c] * w[x * 4 + c];
+                second += grad[row * 4 + 4 + c] * w[x * 4 + c];
+            }
+            grad_u[row * 4 + x] = first;
+            grad_u[row * 4 + 4 + x] = second;
+        }
+}
+
+INLINE void hand_on(const float *restrict u, const vec *restrict w, const vec *restrict grad, vec *restrict grad_w,
+                    vec *restrict grad_u, long rows, long X, long C) {
+    for (long row = 0; row < rows; row++)
+        for (long x = 0; x < X; x++) {
+            vec total = grad_u[row * X + x];
+            for (long c = 0; c < C; c++) {
+                grad_w[x * C + c] += u[row * X + x] * grad[row * C + c];
+                total += grad[row * C + c] * w[x * C + c];
+            }
+            grad_u[row * X + x] = total;
+        }
+}
+
+/* What a squared distance is multiplied with in a logit. */
+static void precisions(const vec *parent, float scale, vec *out, long D) {
     for (long d = 0; d < D; d++) out[d] = -0.5f * scale / parent[D + d];
 }
 
 /* M-step of a tile: `parent` [mean, variance, scalars] of the data r. */
-INLINE void fit(const Image *image, const Shape shape, long block, long window, long t, const vec *beta_u,
-                const vec *beta_a, vec *parent) {
+static void fit(const Image *image, long block, long window, long t, vec *parent) {
     const Sizes *n = image->n;
-    const long D = shape.rows * shape.columns;
+    const long D = n->rows * n->columns;
     vec *mean = parent, *variance = parent + D, *scalars = parent + 2 * D, data = {0};
     for (long i = 0; i < n->members; i++) data += image->r[i];
     const vec each = 1 / (data + n->no_data);
     for (long i = 0; i < n->members; i++) image->r[i] *= each;
     for (long d = 0; d < D; d++) mean[d] = variance[d] = (vec){0};
-    FOR_MEMBERS {
-        votes(image, shape, block, window, start, width);
-        CHUNKED(add_weighted, D, image->votes + start * D, image->r + start, mean);
+    FOR_MEMBERS(CHUNK) {
+        votes(image, block, window, start, width);
+        add_weighted(image->votes + start * D, image->r + start, mean, D, width);
     }
-    FOR_MEMBERS CHUNKED(add_spread, D, image->votes + start * D, image->r + start, mean, variance);
+    FOR_MEMBERS(CHUNK) add_spread(image->votes + start * D, image->r + start, mean, variance, D, width);
     vec logs = {0};
     for (long d = 0; d < D; d++) {
         variance[d] += n->variance_floor;
         logs += 0.5f * log_(variance[d]);
     }
-    const vec price = beta_u[block] * (float)D + logs;
-    const vec scaled = image->tables->inverse_temperature[t] * (beta_a[block] - price * (data / image->even[window]));
+    const vec price = image->beta_u[block] * (float)D + logs;
+    const vec scaled = image->tables->inverse_temperature[t] * (image->beta_a[block] - price * (data / image->even[window]));
     const vec away = exp_(where(scaled > 0, -scaled, scaled)), log_away = log_(1 + away);
     scalars[DATA] = data;
     scalars[PRICE] = price;
     scalars[ACTIVATION] = where(scaled > 0, vec_of(1), away) / (1 + away);
-    scalars[OFFSET] = where(scaled > 0, -log_away, scaled - log_away) -
-                      image->tables->density_scale[t] * (logs + (float)D * LOG_2PI / 2);
+    const vec offset = where(scaled > 0, -log_away, scaled - log_away) -
+                       image->tables->density_scale[t] * (logs + (float)D * LOG_2PI / 2);
+    scalars[OFFSET] = where(present(n, block) > 0, offset, vec_of(-FLT_MAX));
 }
 
-/* E-step of a chunk: logits of its members, before they are normalised. */
-INLINE void logits(const Image *image, long D, const vec *parent, const vec *precision, long start, long width, vec *out) {
-    CHUNKED(over_pose, D, image->votes + start * D, parent, NULL, precision, out);
-    for (long k = 0; k < width; k++) out[k] += parent[2 * D + OFFSET];
-}
-
-/* What is left of the competition when the logits of all tiles are known: assignments, their largest logit and one
-   over their sum for each slot. */
-static void compete(const Image *image, vec *logit, float *norms) {
+/* Logits of all tiles become assignments, but for their sum: `norms` are each slot's largest logit, and one over its sum.
+   `lanes` [slot] come with the largest logit of each lane. */
+static void compete(const Image *image, vec *logit, vec *lanes, float *norms) {
     const Sizes *n = image->n;
     float *most = norms, *sum = norms + slots_of(n);
-    for (long s = 0; s < slots_of(n); s++) most[s] = -FLT_MAX, sum[s] = 0;
-    for (long block = 0; block < blocks_of(n); block++) {
-        const mask there = present(n, block) > 0;
-        for (long w = 0; w < n->windows; w++)
-            for (long i = 0; i < n->members; i++) {
-                const float here = most_of(where(there, logit[(block * n->windows + w) * n->members + i], vec_of(-FLT_MAX)));
-                float *slot = most + SLOT(w, i);
-                *slot = here > *slot || here != here ? here : *slot;
-            }
-    }
-    for (long block = 0; block < blocks_of(n); block++) {
-        const vec there = present(n, block);
-        for (long w = 0; w < n->windows; w++)
-            for (long i = 0; i < n->members; i++) {
-                vec *x = logit + (block * n->windows + w) * n->members + i;
-                *x = exp_(*x - most[SLOT(w, i)]) * there;
-                sum[SLOT(w, i)] += sum_of(*x);
-            }
-    }
-    for (long s = 0; s < slots_of(n); s++) sum[s] = 1 / sum[s];
+    for (long s = 0; s < slots_of(n); s++) most[s] = most_of(lanes[s]), lanes[s] = (vec){0};
+    for (long tile = 0; tile < tiles_of(n); tile++)
+        for (long i = 0; i < n->members; i++, logit++) {
+            const long slot = SLOT(tile % n->windows, i);
+            *logit = exp_(*logit - most[slot]);
+            lanes[slot] += *logit;
+        }
+    for (long s = 0; s < slots_of(n); s++) sum[s] = 1 / sum_of(lanes[s]);
 }
 
 /* `parents` [t tile (2 d + scalars)], or one t where nothing is kept; `norms` [t 2 slot] likewise. */
-INLINE void forward_image(Image *image, const Shape shape, const vec *beta_u, const vec *beta_a, int keep, vec *parents,
-                          float *norms, vec *logit, float *mean, float *activation) {
+static void forward_image(const Image *image, int keep, vec *parents, float *norms, vec *logit, vec *lanes, float *mean,
+                          float *activation) {
     const Sizes *n = image->n;
-    const long D = shape.rows * shape.columns, size = 2 * D + SCALARS, T = n->iterations, tiles = tiles_of(n);
+    const long D = n->rows * n->columns, size = 2 * D + SCALARS, T = n->iterations, tiles = tiles_of(n);
     for (long t = 0; t < T; t++) {
         vec *now = parents + (keep ? t * tiles * size : 0);
         float *norm = norms + (keep ? t * 2 * slots_of(n) : 0);
         const float *sums = norms + (keep && t ? (t - 1) * 2 * slots_of(n) : 0) + slots_of(n);
+        for (long s = 0; s < slots_of(n); s++) lanes[s] = vec_of(-FLT_MAX);
         for (long tile = 0; tile < tiles; tile++) {
             const long block = tile / n->windows, w = tile % n->windows;
             vec *x = logit + tile * n->members, *parent = now + tile * size, precision[D];
@@ -335,12 +421,17 @@ INLINE void forward_image(Image *image, const Shape shape, const vec *beta_u, co
                 const float a = image->a[PLACE(w, i)];
                 image->r[i] = t ? x[i] * (a * sums[SLOT(w, i)]) : there * (a * image->share[SLOT(w, i)]);
             }
-            fit(image, shape, block, w, t, beta_u, beta_a, parent);
+            fit(image, block, w, t, parent);
             if (t == T - 1) continue;
-            halved_precisions(D, image->tables->density_scale[t], parent, precision);
-            FOR_MEMBERS logits(image, D, parent, precision, start, width, x + start);
+            precisions(parent, image->tables->density_scale[t], precision, D);
+            FOR_MEMBERS(CHUNK)
+            distances(image->votes + start * D, parent, precision, parent[2 * D + OFFSET], x + start, D, width);
+            for (long i = 0; i < n->members; i++) {
+                vec *most = lanes + SLOT(w, i);
+                *most = where(x[i] <= *most, *most, x[i]);
+            }
         }
-        if (t < T - 1) compete(image, logit, norm);
+        if (t < T - 1) compete(image, logit, lanes, norm);
     }
     const vec *last = parents + (keep ? (T - 1) * tiles * size : 0);
     for (long w = 0; w < n->windows; w++)
@@ -348,30 +439,6 @@ INLINE void forward_image(Image *image, const Shape shape, const vec *beta_u, co
             const vec *parent = last + (j / LANES * n->windows + w) * size;
             for (long d = 0; d < D; d++) mean[(w * n->parents + j) * D + d] = parent[d][j % LANES];
             activation[w * n->parents + j] = parent[2 * D + ACTIVATION][j % LANES];
-        }
-}
-
-/* The gradient of a tile's votes, handed on to transforms [m x c] and poses [child x], whose lanes are summed later.
-
-   With s = R a / data, each iteration adds   s G_m + (V - mean) (2 s G_v - g scale / variance)
-   where g is the gradient of the logits that it found. */
-typedef struct {
-    vec s, g;
-} Pull;
-
-INLINE void hand_on(const Shape shape, const float *u, const vec *w, const vec *grad, vec *grad_w, vec *grad_u) {
-    const long X = shape.inner, C = shape.columns;
-    for (long x = 0; x < X; x++)
-        for (long c = 0; c < C; c++) {
-            vec total = grad_w[x * C + c];
-            for (long row = 0; row < shape.rows; row++) total += u[row * X + x] * grad[row * C + c];
-            grad_w[x * C + c] = total;
-        }
-    for (long row = 0; row < shape.rows; row++)
-        for (long x = 0; x < X; x++) {
-            vec total = grad_u[row * X + x];
-            for (long c = 0; c < C; c++) total += grad[row * C + c] * w[x * C + c];
-            grad_u[row * X + x] = total;
         }
 }
 
@@ -386,34 +453,40 @@ typedef struct {
     vec *grad_a;  /* [child] */
 } Scratch;
 
-INLINE void tile_gradient(Image *image, const Shape shape, const Scratch *scratch, long tile, vec *grad_w) {
+/* The gradient of a tile's votes. With s = R a / data, each iteration adds
+
+       s G_m + (V - mean) (2 s G_v - g scale / variance)
+
+   where g is the gradient of the logits that it found. */
+static void tile_gradient(const Image *image, const Scratch *scratch, long tile, vec *grad_w) {
     const Sizes *n = image->n;
-    const long D = shape.rows * shape.columns, K = shape.inner * shape.columns, P = shape.rows * shape.inner;
+    const long D = n->rows * n->columns, K = n->inner * n->columns, P = n->rows * n->inner;
     const long T = n->iterations, tiles = tiles_of(n), block = tile / n->windows, w = tile % n->windows;
-    vec grad[D];
-    for (long i = 0; i < n->members; i++) {
-        const long place = PLACE(w, i), owner = block * n->transforms + image->tables->owners[i];
-        const vec *V = image->votes + i * D;
+    vec grad[HALF * D], s[HALF];
+    const vec none[HALF] = {0};
+    FOR_MEMBERS(HALF) {
         for (long t = 0; t < T; t++) {
-            const vec *pull = scratch->pull + (t * tiles + tile) * (4 * D + 1);
-            const vec s = scratch->R[(t * tiles + tile) * n->members + i] * image->a[place] * pull[4 * D];
-            const vec g = t < T - 1 ? scratch->g[(t * tiles + tile) * n->members + i] : (vec){0};
-            for (long d = 0; d < D; d++) {
-                const vec term = s * pull[D + d] + (V[d] - pull[d]) * (s * pull[2 * D + d] - g * pull[3 * D + d]);
-                grad[d] = t ? grad[d] + term : term;
-            }
+            const vec *pull = scratch->pull + (t * tiles + tile) * (4 * D + 1), *V = image->votes + start * D;
+            const long at = (t * tiles + tile) * n->members + start;
+            for (long k = 0; k < width; k++) s[k] = scratch->R[at + k] * image->a[PLACE(w, start + k)] * pull[4 * D];
+            add_pulled(V, s, t < T - 1 ? scratch->g + at : none, pull, t > 0, grad, D, width);
         }
-        hand_on(shape, image->u + place * P, image->weights + owner * K, grad, grad_w + owner * K,
-                scratch->grad_u + place * P);
+        for (long k = 0; k < width; k++) {
+            const long place = PLACE(w, start + k), at = (block * n->transforms + image->tables->owners[start + k]) * K;
+            const float *u = image->u + place * P;
+            vec *grad_u = scratch->grad_u + place * P;
+            if (four_by_four(n)) hand_on_4x4(u, image->weights + at, grad + k * D, grad_w + at, grad_u);
+            else hand_on(u, image->weights + at, grad + k * D, grad_w + at, grad_u, n->rows, n->inner, n->columns);
+        }
     }
 }
 
-INLINE void backward_image(Image *image, const Shape shape, const vec *parents, const float *norms,
+static void backward_image(const Image *image, const vec *parents, const float *norms,
                            const float *grad_mean, const float *grad_activation, Scratch *scratch,
                            vec *grad_w, vec *grad_beta_u, vec *grad_beta_a) {
     const Sizes *n = image->n;
-    const long D = shape.rows * shape.columns, size = 2 * D + SCALARS, T = n->iterations, tiles = tiles_of(n);
-    memset(scratch->grad_u, 0, n->children * shape.rows * shape.inner * sizeof(vec));
+    const long D = n->rows * n->columns, size = 2 * D + SCALARS, T = n->iterations, tiles = tiles_of(n);
+    memset(scratch->grad_u, 0, n->children * n->rows * n->inner * sizeof(vec));
     memset(scratch->grad_a, 0, n->children * sizeof(vec));
     for (long t = T - 1; t >= 0; t--) {
         const float lambda = image->tables->inverse_temperature[t], scale = image->tables->density_scale[t];
@@ -431,20 +504,20 @@ INLINE void backward_image(Image *image, const Shape shape, const vec *parents, 
             vec *R = scratch->R + (t * tiles + tile) * n->members, *g = scratch->g + (t * tiles + tile) * n->members;
             vec first[D], second[D], total = {0}, precision[D];
             for (long d = 0; d < D; d++) first[d] = second[d] = (vec){0};
-            if (t) halved_precisions(D, image->tables->density_scale[t - 1], earlier, precision);
+            if (t) precisions(earlier, image->tables->density_scale[t - 1], precision, D);
             if (t < T - 1)
                 for (long i = 0; i < n->members; i++) {
                     g[i] = R[tiles * n->members + i] * (g[i] * image->a[PLACE(w, i)] - scratch->before[SLOT(w, i)]);
                     total += g[i];
                 }
-            FOR_MEMBERS {
-                votes(image, shape, block, w, start, width);
+            FOR_MEMBERS(CHUNK) {
+                votes(image, block, w, start, width);
                 const vec *V = image->votes + start * D;
-                if (t < T - 1) CHUNKED(add_moments, D, V, g + start, parent, first, second);
-                if (t) logits(image, D, earlier, precision, start, width, R + start);
+                if (t < T - 1) add_moments(V, g + start, parent, first, second, D, width);
+                if (t) distances(V, earlier, precision, earlier[2 * D + OFFSET], R + start, D, width);
                 for (long i = start; i < start + width; i++) {
                     const long slot = SLOT(w, i);
-                    R[i] = there * (t ? exp_(R[i] - norm[slot]) * norm[slots_of(n) + slot] : vec_of(image->share[slot]));
+                    R[i] = t ? exp_(R[i] - norm[slot]) * norm[slots_of(n) + slot] : there * image->share[slot];
                 }
             }
             vec grad_scaled;
@@ -476,8 +549,8 @@ INLINE void backward_image(Image *image, const Shape shape, const vec *parents, 
             }
             pull[4 * D] = each;
             vec *grad_r = t ? g - tiles * n->members : image->r;
-            FOR_MEMBERS {
-                CHUNKED(over_pose, D, image->votes + start * D, parent, linear, quadratic, grad_r + start);
+            FOR_MEMBERS(CHUNK) {
+                slopes(image->votes + start * D, parent, linear, quadratic, grad_r + start, D, width);
                 for (long i = start; i < start + width; i++) {
                     grad_r[i] = (grad_r[i] - level) * each + grad_data;
                     const vec product = R[i] * grad_r[i];
@@ -485,7 +558,7 @@ INLINE void backward_image(Image *image, const Shape shape, const vec *parents, 
                     scratch->along[SLOT(w, i)] += product * image->a[PLACE(w, i)];
                 }
             }
-            if (t == 0) tile_gradient(image, shape, scratch, tile, grad_w);
+            if (t == 0) tile_gradient(image, scratch, tile, grad_w);
         }
     }
 }
@@ -521,7 +594,7 @@ long kept_norms(const Sizes *n) { return (n->iterations - 1) * 2 * slots_of(n); 
 
 /* Numbers that each thread needs. */
 long forward_room(const Sizes *n, int keep) {
-    return LANES * (tile_size(n) + tiles_of(n) * n->members + (keep ? 0 : parents_size(n))) + (keep ? 0 : up(2 * slots_of(n)));
+    return LANES * (tile_size(n) + tiles_of(n) * n->members + slots_of(n) + (keep ? 0 : parents_size(n))) + (keep ? 0 : up(2 * slots_of(n)));
 }
 
 long backward_room(const Sizes *n) {
@@ -558,8 +631,6 @@ INLINE long thread(void) {
 #endif
 }
 
-static int usual(const Sizes *n) { return n->rows == 4 && n->inner == 4 && n->columns == 4; }
-
 /* u [b child rows inner], a [b child], mean [b window j d], activation [b window j]; parents and norms, with `keep`, are
    what `backward` asks for. */
 void forward(const Sizes *n, const Tables *tables, const float *u, const float *a, const float *weight,
@@ -567,18 +638,16 @@ void forward(const Sizes *n, const Tables *tables, const float *u, const float *
              float *activation) {
     const Shared shared = prepare(n, tables, weight, beta_u, beta_a, room);
     float *rooms = room + shared_room(n);
-    const Shape shape = {n->rows, n->inner, n->columns}, four = {4, 4, 4};
 #pragma omp parallel for schedule(dynamic) num_threads(n->threads)
     for (long b = 0; b < n->images; b++) {
         vec *mine = (vec *)(rooms + thread() * forward_room(n, keep)), *logit = mine + tile_size(n);
-        vec *own = logit + tiles_of(n) * n->members;
+        vec *lanes = logit + tiles_of(n) * n->members, *own = lanes + slots_of(n);
         Image image = {n, tables, shared.weights, u + b * n->children * n->rows * n->inner, a + b * n->children,
-                       shared.even, shared.share, mine, mine + n->members * pose_dim(n)};
+                       shared.even, shared.share, shared.beta_u, shared.beta_a, mine, mine + n->members * pose_dim(n)};
         vec *kept = keep ? (vec *)(parents + b * kept_parents(n)) : own;
         float *norm = keep ? norms + b * kept_norms(n) : (float *)(own + parents_size(n));
         float *m = mean + b * n->windows * n->parents * pose_dim(n), *act = activation + b * n->windows * n->parents;
-        if (usual(n)) forward_image(&image, four, shared.beta_u, shared.beta_a, keep, kept, norm, logit, m, act);
-        else forward_image(&image, shape, shared.beta_u, shared.beta_a, keep, kept, norm, logit, m, act);
+        forward_image(&image, keep, kept, norm, logit, lanes, m, act);
     }
 }
 
@@ -591,7 +660,6 @@ void backward(const Sizes *n, const Tables *tables, const float *u, const float 
               const float *grad_activation, float *room, float *grad_u, float *grad_a, float *grad_weight,
               float *grad_beta_u, float *grad_beta_a) {
     const Shared shared = prepare(n, tables, weight, beta_u, beta_a, room);
-    const Shape shape = {n->rows, n->inner, n->columns}, four = {4, 4, 4};
     const long D = pose_dim(n), pose = n->rows * n->inner, each = n->windows * n->parents, assigned = tiles_of(n) * n->members;
     float *groups = room + shared_room(n), *rooms = groups + n->groups * group_room(n);
 #pragma omp parallel for schedule(dynamic) num_threads(n->threads)
@@ -601,7 +669,7 @@ void backward(const Sizes *n, const Tables *tables, const float *u, const float 
         memset(grad, 0, group_room(n) * sizeof(float));
         for (long b = group * n->images / n->groups; b < (group + 1) * n->images / n->groups; b++) {
             Image image = {n, tables, shared.weights, u + b * n->children * pose, a + b * n->children, shared.even,
-                           shared.share, mine, mine + n->members * D};
+                           shared.share, shared.beta_u, shared.beta_a, mine, mine + n->members * D};
             Scratch s = {.R = mine + tile_size(n)};
             s.g = s.R + n->iterations * assigned;
             s.pull = s.g + (n->iterations - 1) * assigned;
@@ -611,12 +679,7 @@ void backward(const Sizes *n, const Tables *tables, const float *u, const float 
             s.grad_a = s.grad_u + n->children * pose;
             const vec *kept = (const vec *)(parents + b * kept_parents(n));
             const float *norm = norms + b * kept_norms(n), *gm = grad_mean + b * each * D, *ga = grad_activation + b * each;
-            if (usual(n))
-                backward_image(&image, four, kept, norm, gm, ga, &s, grad, grad_betas,
-                               grad_betas + blocks_of(n));
-            else
-                backward_image(&image, shape, kept, norm, gm, ga, &s, grad, grad_betas,
-                               grad_betas + blocks_of(n));
+            backward_image(&image, kept, norm, gm, ga, &s, grad, grad_betas, grad_betas + blocks_of(n));
             sum_lanes(s.grad_u, n->children * pose, grad_u + b * n->children * pose);
             sum_lanes(s.grad_a, n->children, grad_a + b * n->children);
         }
