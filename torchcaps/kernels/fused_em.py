@@ -14,7 +14,6 @@ softmax of every child. Assignments follow from these. With `s = R a / Σ_i R a`
 The two operators `torchcaps::em_forward` and `torchcaps::em_backward` are known to `torch.compile`.
 """
 
-from functools import lru_cache
 from typing import NamedTuple, TypeGuard
 
 import torch
@@ -26,7 +25,7 @@ from torchcaps.kernels.tuning import eligible
 from torchcaps.routing import EM, Routing
 from torchcaps.routing.em import NO_DATA
 from torchcaps.types import CapsuleMap, Capsules, RoutingOutput
-from torchcaps.windows import Windows
+from torchcaps.windows import Windows, table
 
 class Layout(NamedTuple):
     """Which children are in which window, which transforms they have, and who competes for them."""
@@ -45,7 +44,7 @@ def supports(routing: Routing, children: Capsules | CapsuleMap | RoutingOutput, 
         return False
     tensors = (*children[:2], weight, routing.beta_u, routing.beta_a)
     usual = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
-    return usual and eligible(*tensors) and em_operators.available()
+    return usual and eligible(*tensors, operator=True) and em_operators.available()
 
 
 def route(routing: EM, children: Capsules | RoutingOutput, weight: Float[Tensor, "i j d p"]) -> RoutingOutput:
@@ -110,23 +109,20 @@ def _by_position(capsules: CapsuleMap) -> tuple[Float[Tensor, "b c p"], Float[Te
     return capsules.poses.permute(0, 2, 3, 1, 4).flatten(1, 3), capsules.activations.permute(0, 2, 3, 1).flatten(1)
 
 
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
+@table
 def _dense(children: int) -> Layout:
     each = torch.arange(children, dtype=torch.int32)
     return Layout(each[None], each)
 
 
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
+@table
 def _windows(windows: Windows, types: int, local: bool) -> Layout:
     positions = windows.positions().flatten(1)
     places = positions[:, :, None] * types + torch.arange(types)
     return Layout(places.flatten(1).int(), torch.arange(places[0].numel(), dtype=torch.int32), local)
 
 
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
+@table
 def _shared(types: int, positions: int) -> Layout:
     each = torch.arange(types * positions, dtype=torch.int32)
     return Layout(each[None], each % types)
