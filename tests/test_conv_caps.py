@@ -13,7 +13,7 @@ from torchcaps.errors import UserError
 from torchcaps.evaluate import exact_match
 from torchcaps.forecast import peak_bytes
 from torchcaps.functional import matrix_transform, present
-from torchcaps.kernels import fused_em
+from torchcaps.kernels import blocks
 from torchcaps.layers import ClassCaps, ConvCaps, PrimaryCaps, PrimaryPoses
 from torchcaps.losses import margin_loss
 from torchcaps.routing import ROUTINGS
@@ -126,7 +126,7 @@ def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     grid = capsule_map(2, 5, 5, 4, batch=3)
     results = []
     for size in (1, 1 << 30):
-        monkeypatch.setitem(fused_em.BLOCK_BYTES, "cpu", size)
+        monkeypatch.setitem(blocks.BLOCK_BYTES, "cpu", size)
         poses = grid.poses.clone().requires_grad_()
         output = layer(CapsuleMap(poses, grid.activations))
         gradients = torch.autograd.grad(output.poses.square().sum() + output.activations.sum(), (poses, layer.weight))

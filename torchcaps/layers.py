@@ -150,6 +150,8 @@ class ConvCaps(nn.Module):
         For numbers of 4 bytes on the CPU, beyond the map of `height` x `width` capsules itself.
         """
         windows = self._windows(height, width)
+        if fused_em.runs(self.routing):
+            return fused_em.peak_bytes(self.routing, batch, self.weight, windows, self.matrix, self.local, training)
         spread_out = 4 * math.prod(self.shape) if self.matrix else 0
         rows = batch * windows.count
         return spread_out + blocks.peak_bytes(self.routing, rows, windows.count, self.shape, training)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from torchcaps.types import CapsuleMap, Capsules
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def table(make: Callable[P, R]) -> Callable[P, R]:

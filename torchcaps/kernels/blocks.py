@@ -56,18 +56,18 @@ def peak_bytes(routing: Routing, rows: int, together: int, shape: VoteShape, tra
     """The most memory that `route` has in use at once, forward and (in training) backward, of numbers of 4 bytes.
 
     Of the whole batch: children and parents, and the gradients of the children. Of one block: tensors of the votes'
-    size, and several of the logits' size in each iteration. Of the layer: its transforms laid out for the matrix
-    products, and their gradient. Counts are those of EM and of dynamic routing; others are taken for the latter.
+    size, and several of the logits' size in each iteration. Counts are those of EM and of dynamic routing; others are
+    taken for the latter.
     """
     i, j, d, p = shape
     block = block_rows(rows, together, i * j * d * number, torch.device("cpu"))
-    votes, logits, transforms = block * i * j * d, block * i * j, i * j * d * p
+    votes, logits = block * i * j * d, block * i * j
     children, parents = rows * i * (p + 1), rows * j * (d + 1)
     iterations = routing.iterations
     if isinstance(routing, EM):
-        inside = fused_em.BUFFERS * votes + transforms + 8 * logits
+        inside = (3 if iterations == 1 else 4) * votes + 6 * logits
         if training:
-            inside = fused_em.BUFFERS * votes + 2 * transforms + (4 + 5 * iterations) * logits
+            inside = (4 + 2 * iterations) * votes + (2 + 3 * iterations) * logits
     else:
         inside = votes + 6 * logits
         if training:

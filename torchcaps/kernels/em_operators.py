@@ -27,26 +27,28 @@ GROUPS = 16
 GROUP_BYTES = 1 << 26
 """Gradients of the transforms are summed in at most so many groups of images, and so many bytes where two fit in."""
 
+# A number, or a symbol for one in a graph that is being compiled.
+Size = Any
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 class Sizes(NamedTuple):
     """`Sizes` of `em.c`, but for its last numbers."""
 
-    images: int
-    children: int
-    windows: int
-    members: int
-    parents: int
-    transforms: int
-    rows: int
-    inner: int
-    columns: int
-    iterations: int
+    images: Size
+    children: Size
+    windows: Size
+    members: Size
+    parents: Size
+    transforms: Size
+    rows: Size
+    inner: Size
+    columns: Size
+    iterations: Size
     local: bool
 
     @property
-    def dim(self) -> int:
+    def dim(self) -> Size:
         return self.rows * self.columns
 
     @property
@@ -55,12 +57,10 @@ class Sizes(NamedTuple):
         padded = self.transforms * self.inner * self.columns * _padded(self.parents) * 4
         return min(self.images, GROUPS, max(2, GROUP_BYTES // padded))
 
-    def kept(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def kept(self) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
         """Shapes of what the backward pass reads: parents of every iteration, and the norms of every softmax."""
-        tiles, slots = (
-            _padded(self.parents) // LANES * self.windows,
-            self.windows * self.members if self.local else self.children,
-        )
+        tiles = _padded(self.parents) // LANES * self.windows
+        slots = self.windows * self.members if self.local else self.children
         parents = (self.images, self.iterations, tiles, 2 * self.dim + SCALARS, LANES)
         return parents, (self.images, self.iterations - 1, 2, slots)
 
@@ -107,7 +107,7 @@ def _loops() -> Any:
     return library
 
 
-def _padded(parents: int) -> int:
+def _padded(parents: Size) -> Size:
     return -(-parents // LANES) * LANES
 
 
@@ -116,7 +116,11 @@ def _struct(n: Sizes, variance_floor: float = 0.0, no_data: float = 0.0) -> _Siz
 
 
 def _tables(
-    places: Tensor, owners: Tensor, added: Tensor | None, inverse_temperature: Sequence[float], density_scale: Sequence[float]
+    places: Tensor,
+    owners: Tensor,
+    added: Tensor | None,
+    inverse_temperature: Sequence[float],
+    density_scale: Sequence[float],
 ) -> _Tables:
     numbers = ((ctypes.c_float * len(x))(*x) for x in (inverse_temperature, density_scale))
     return _Tables(places.data_ptr(), owners.data_ptr(), None if added is None else added.data_ptr(), *numbers)
@@ -134,8 +138,8 @@ def sizes(poses: Tensor, weight: Tensor, places: Tensor, iterations: int, matrix
 
 def _check(
     n: Sizes,
-    numbers: dict[str, tuple[Tensor | None, tuple[int, ...]]],
-    tables: dict[str, tuple[Tensor, int]],
+    numbers: dict[str, tuple[Tensor | None, tuple[Size, ...]]],
+    tables: dict[str, tuple[Tensor, Size]],
     inverse_temperature: Sequence[float],
     density_scale: Sequence[float],
 ) -> None:
@@ -175,7 +179,7 @@ def em_forward(
     local: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Means `[b n j d]` and activations `[b n j]` of the parents of all windows; with `keep`, what `em_backward` reads."""
+    """Means `[b n j d]` and activations `[b n j]` of all parents; with `keep`, also what `em_backward` reads."""
     n = sizes(poses, weight, places, len(inverse_temperature), matrix, local)
     parents, each = (n.parents,), (n.members, n.dim)
     numbers = {
@@ -186,7 +190,13 @@ def em_forward(
         "beta_a": (beta_a, parents),
         "added": (added, each),
     }
-    _check(n, numbers, {"places": (places, n.children), "owners": (owners, n.transforms)}, inverse_temperature, density_scale)
+    _check(
+        n,
+        numbers,
+        {"places": (places, n.children), "owners": (owners, n.transforms)},
+        inverse_temperature,
+        density_scale,
+    )
     operands = [tensor.contiguous() for tensor in (poses, activations, weight, beta_u, beta_a)]
     places, owners, added = places.contiguous(), owners.contiguous(), None if added is None else added.contiguous()
     outputs = _outputs(poses, n, keep)
@@ -253,7 +263,13 @@ def em_backward(
         "beta_a": (beta_a, shape[2:]),
         "added": (added, (n.members, n.dim)),
     }
-    _check(n, numbers, {"places": (places, n.children), "owners": (owners, n.transforms)}, inverse_temperature, density_scale)
+    _check(
+        n,
+        numbers,
+        {"places": (places, n.children), "owners": (owners, n.transforms)},
+        inverse_temperature,
+        density_scale,
+    )
     inputs = (poses, activations, weight, beta_u, beta_a)
     operands = [tensor.contiguous() for tensor in (*inputs, kept_parents, kept_norms, grad_mean, grad_activation)]
     places, owners, added = places.contiguous(), owners.contiguous(), None if added is None else added.contiguous()
@@ -285,7 +301,9 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     ctx.options = inverse_temperature, density_scale, variance_floor, no_data, matrix, local
 
 
-def _backward(ctx: Any, grad_mean: Tensor | None, grad_activation: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+def _backward(
+    ctx: Any, grad_mean: Tensor | None, grad_activation: Tensor | None, *_: None
+) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors
     if not saved:
         raise RuntimeError("em_forward was called with keep=False, which leaves nothing to compute gradients from")

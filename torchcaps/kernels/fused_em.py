@@ -1,10 +1,10 @@
 """EM routing of whole images in C: votes are made in cache, used and forgotten.
 
-The plain twin is `routing(votes(poses, weight))` (`routing/em.py`). It stores the votes `[b i j d]` (170 MB in the second
-layer of the small matrix network at batch 64) and a dozen tensors of their size. Here (`em.c`) an image is routed by one
-thread, all its windows together, because parents in different windows compete for the same child. Votes exist for 8
-parents of one window at a time. A vote costs as much to make as to fetch from memory, so every iteration makes them
-again, and so does the backward pass.
+The plain twin is `routing(votes(poses, weight))` (`routing/em.py`). It stores the votes `[b i j d]` (170 MB in the
+second layer of the small matrix network at batch 64) and a dozen tensors of their size. Here (`em.c`) an image is
+routed by one thread, all its windows together, because parents in different windows compete for the same child. Votes
+exist for 8 parents of one window at a time. A vote costs as much to make as to fetch from memory, so every iteration
+makes them again, and so does the backward pass.
 
 For the backward pass the mean and the variance of every parent are kept, of every iteration, and two numbers of the
 softmax of every child. Assignments follow from these. With `s = R a / Σ_i R a`, the gradient of the votes is
@@ -14,6 +14,7 @@ softmax of every child. Assignments follow from these. With `s = R a / Σ_i R a`
 The two operators `torchcaps::em_forward` and `torchcaps::em_backward` are known to `torch.compile`.
 """
 
+import math
 from typing import NamedTuple, TypeGuard
 
 import torch
@@ -21,11 +22,12 @@ from jaxtyping import Float, Int32
 from torch import Tensor
 
 from torchcaps.kernels import em_operators
-from torchcaps.kernels.tuning import eligible
+from torchcaps.kernels.tuning import eligible, mode
 from torchcaps.routing import EM, Routing
 from torchcaps.routing.em import NO_DATA
 from torchcaps.types import CapsuleMap, Capsules, RoutingOutput
 from torchcaps.windows import Windows, table
+
 
 class Layout(NamedTuple):
     """Which children are in which window, which transforms they have, and who competes for them."""
@@ -38,13 +40,18 @@ class Layout(NamedTuple):
     """Each window shares out its children by itself."""
 
 
+def runs(routing: Routing) -> TypeGuard[EM]:
+    """Whether `route` computes this routing for ordinary numbers on this machine."""
+    return type(routing) is EM and mode() != "plain" and em_operators.available()
+
+
 def supports(routing: Routing, children: Capsules | CapsuleMap | RoutingOutput, weight: Tensor) -> TypeGuard[EM]:
     """Whether `route` computes this routing here; else its plain twin has to."""
-    if type(routing) is not EM or routing.beta_u.shape != (weight.shape[-3],):
+    if not runs(routing):
         return False
     tensors = (*children[:2], weight, routing.beta_u, routing.beta_a)
     usual = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
-    return usual and eligible(*tensors, operator=True) and em_operators.available()
+    return usual and eligible(*tensors, operator=True)
 
 
 def route(routing: EM, children: Capsules | RoutingOutput, weight: Float[Tensor, "i j d p"]) -> RoutingOutput:
@@ -54,7 +61,12 @@ def route(routing: EM, children: Capsules | RoutingOutput, weight: Float[Tensor,
 
 
 def route_windows(
-    routing: EM, capsules: CapsuleMap, weight: Float[Tensor, "ky kx t j y x"], windows: Windows, matrix: bool, local: bool
+    routing: EM,
+    capsules: CapsuleMap,
+    weight: Float[Tensor, "ky kx t j y x"],
+    windows: Windows,
+    matrix: bool,
+    local: bool,
 ) -> CapsuleMap:
     """Convolutional capsules: `weight` has a transform for each place in a window."""
     layout = _windows(windows, capsules.poses.shape[1], local)
@@ -74,6 +86,33 @@ def route_shared(
     layout = _shared(types, height * width)
     poses, activations = _route(routing, *_by_position(capsules), weight, layout, matrix, each)
     return RoutingOutput(poses.squeeze(1), activations.squeeze(1))
+
+
+def peak_bytes(
+    routing: EM,
+    batch: int,
+    weight: Float[Tensor, "ky kx t j y x"],
+    windows: Windows,
+    matrix: bool,
+    local: bool,
+    training: bool,
+) -> int:
+    """The most memory that `route_windows` has in use at once, forward and (in training) backward.
+
+    Of the batch: children in another order, parents, and in training what is kept of every iteration, and all their
+    gradients. Of each thread: votes of 8 parents of one window, and a few numbers for each assignment of one image.
+    """
+    transforms, side = weight.flatten(0, 2), weight.shape[-1]
+    positions, types = windows.height * windows.width, weight.shape[2]
+    poses = transforms.new_empty(batch, positions * types, side * side if matrix else side, device="meta")
+    places = poses.new_empty(windows.count, len(transforms))
+    n = em_operators.sizes(poses, transforms, places, routing.iterations, matrix, local)
+    children, parents = poses.numel() + batch * n.children, batch * n.windows * n.parents * (n.dim + 1)
+    if not training:
+        return 4 * (children + parents + n.room(backward=False, keep=False))
+    kept = sum(math.prod(shape) for shape in n.kept())
+    gradients = children + parents + weight.numel()
+    return 4 * (children + parents + kept + max(n.room(backward=False), gradients + n.room(backward=True)))
 
 
 def _route(

@@ -103,7 +103,9 @@ class EM(Routing):
         return RoutingOutput(mean, activation, recorder.trace())
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={getattr(self, name)}" for name in ("iterations", "inverse_temperature", "density_scale"))
+        return ", ".join(
+            f"{name}={getattr(self, name)}" for name in ("iterations", "inverse_temperature", "density_scale")
+        )
 
 
 def _offset(log_sigma: Float[Tensor, "b j d"]) -> Float[Tensor, "b 1 j"]:
