@@ -61,12 +61,16 @@ def traced() -> bool:
     )
 
 
-def eligible(*tensors: Tensor) -> bool:
-    """Whether a kernel may compute with these: numbers, of one precision that it knows, that nobody is tracing."""
+def eligible(*tensors: Tensor, operator: bool = False) -> bool:
+    """Whether a kernel may compute with these: numbers, of one precision that it knows, that nobody is tracing.
+
+    An `operator` of `torch.library` may be compiled into a graph, but not exported to where it is not known.
+    """
     first = tensors[0]
+    compiled = operator and torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     return (
         mode() != "plain"
-        and not traced()
+        and (compiled or not traced())
         and first.dtype in (torch.float32, torch.float64)
         and all(tensor.dtype == first.dtype for tensor in tensors)
         and first.numel() > 0
