@@ -35,22 +35,25 @@ def mode() -> Mode:
     return value  # pyright: ignore[reportReturnType]
 
 
-def traced() -> bool:
-    """Whether somebody is looking at operators instead of numbers: export, compilation, `torch.func`."""
+def traced(operator: bool = False) -> bool:
+    """Whether somebody is looking at operators instead of numbers: export, compilation, `torch.func`.
+
+    A kernel that is an `operator` of `torch.library` can be compiled, so compilation does not count.
+    """
     return (
-        torch.compiler.is_compiling()
+        (torch.compiler.is_compiling() and not operator)
         or torch.compiler.is_exporting()
         or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         or torch._C._are_functorch_transforms_active()
     )
 
 
-def eligible(*tensors: Tensor) -> bool:
+def eligible(*tensors: Tensor, operator: bool = False) -> bool:
     """Whether a kernel may compute with these: numbers, of one precision that it knows, that nobody is tracing."""
     first = tensors[0]
     return (
         mode() != "plain"
-        and not traced()
+        and not traced(operator)
         and first.dtype in (torch.float32, torch.float64)
         and all(tensor.dtype == first.dtype for tensor in tensors)
         and first.numel() > 0
