@@ -13,55 +13,56 @@ gradients are not stored either: they are put together where W's and u's are com
 """
 
 import ctypes
-from functools import lru_cache
 from typing import Any, TypeGuard
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.functional import length, squash, votes
+from torchcaps.functional import length, votes
 from torchcaps.kernels import native, workspace
 from torchcaps.kernels.tuning import eligible
 from torchcaps.routing import Dynamic, Routing
 from torchcaps.types import RoutingOutput
 
-GROUP_BYTES = 6 << 20
+GROUP_BYTES = 16 << 20
 """Votes that a thread keeps at a time, small enough for the last-level cache."""
 GROUP_IMAGES = 8
-SPAN_BYTES = 24 << 20
+SPAN_BYTES = 12 << 20
 """Couplings and gradients of logits that wait for the gradient of W, which is read and written once for all of them."""
-SMALL = 1 << 18
-"""Vote components below which a second thread costs more than it brings."""
+SMALL = 1 << 20
+"""Products of u and W below which a second thread costs more than it brings."""
 
 
 def supports(routing: Routing, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> TypeGuard[Dynamic]:
-    """Whether `route` computes this routing here; else its plain twin has to."""
-    return type(routing) is Dynamic and eligible(poses, weight, operator=True) and _served(poses)
+    """Whether `route` computes this routing with its loops in C; else its plain twin has to."""
+    if type(routing) is not Dynamic:
+        return False
+    learned = [x for x in (routing.log_priors, routing.bias) if x is not None]
+    return eligible(poses, weight, *learned, operator=True) and _served(poses, weight, *learned)
 
 
 def route(routing: Dynamic, poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"]) -> RoutingOutput:
-    """What `routing(votes(poses, weight))` returns."""
-    if not _served(poses):
+    """What `routing(votes(poses, weight))` returns, and that itself for other precisions and devices."""
+    learned = [x for x in (routing.log_priors, routing.bias) if x is not None]
+    if not _served(poses, weight, *learned):
         return routing(votes(poses, weight))
     full = routing.gradient == "full"
     v, _ = dynamic_routing(poses, weight, routing.log_priors, routing.bias, routing.iterations, routing.leaky, full)
     return RoutingOutput(v, length(v))
 
 
-def _served(poses: Tensor) -> bool:
-    return poses.dtype == torch.float32 and poses.device.type == "cpu" and _available()
+def _served(*tensors: Tensor) -> bool:
+    return all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors) and _available()
 
 
 @torch.library.custom_op("torchcaps::dynamic_routing", mutates_args=())
 def dynamic_routing(
     u: Tensor, weight: Tensor, prior: Tensor | None, bias: Tensor | None, iterations: int, leaky: bool, full: bool
 ) -> tuple[Tensor, Tensor]:
-    """v `[b j d]`, and s of every iteration `[r b j d]` for the backward pass."""
-    u, weight, prior, bias = (None if x is None else x.contiguous() for x in (u, weight, prior, bias))
+    """v `[b j d]`, and s of every iteration `[r b j d]` for the backward pass; `full` matters there only."""
     v, sums = _fake(u, weight, prior, bias, iterations, leaky, full)
-    sizes = _sizes(u, weight, iterations, leaky, full)
-    _call("route", sizes, u, weight, prior, bias, sums, v)
+    _call("route", _sizes(u, weight, prior, iterations, leaky, full), u, weight, prior, bias, sums, v)
     return v, sums
 
 
@@ -77,21 +78,21 @@ def _fake(
 def dynamic_routing_backward(
     grad: Tensor, u: Tensor, weight: Tensor, prior: Tensor | None, sums: Tensor, leaky: bool, full: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of u and W, of the priors `[i j]` (empty without any), and of s, summed over the iterations `[b j d]`."""
-    grad, u, weight, prior, sums = (None if x is None else x.contiguous() for x in (grad, u, weight, prior, sums))
-    gradients = _fake_backward(grad, u, weight, prior, sums, leaky, full)
-    sizes = _sizes(u, weight, len(sums), leaky, full)
-    grad_u, grad_weight, grad_prior, grad_s = gradients
-    _call("route_backward", sizes, u, weight, prior, sums, grad, grad_u, grad_weight, grad_prior if prior is not None else None, grad_s)
-    return gradients
+    """Gradients of u, of W, of the priors (empty if there are none) and of s, summed over the iterations `[b j d]`."""
+    results = _fake_backward(grad, u, weight, prior, sums, leaky, full)
+    grad_u, grad_weight, grad_prior, grad_s = results
+    wanted = (grad_u, grad_weight, None if prior is None else grad_prior, grad_s)
+    _call("route_backward", _sizes(u, weight, prior, len(sums), leaky, full), u, weight, prior, sums, grad, *wanted)
+    return results
 
 
 @dynamic_routing_backward.register_fake
 def _fake_backward(
     grad: Tensor, u: Tensor, weight: Tensor, prior: Tensor | None, sums: Tensor, leaky: bool, full: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    grad_prior = u.new_empty(0 if prior is None else prior.shape)
-    return u.new_empty(u.shape), weight.new_empty(weight.shape), grad_prior, grad.new_empty(grad.shape)
+    shapes = (u.shape, weight.shape, (0,) if prior is None else prior.shape, grad.shape)
+    grad_u, grad_weight, grad_prior, grad_s = (u.new_empty(shape) for shape in shapes)
+    return grad_u, grad_weight, grad_prior, grad_s
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -102,60 +103,44 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     u, weight, prior, sums = ctx.saved_tensors
-    gradients = dynamic_routing_backward(grad, u, weight, prior, sums, ctx.leaky, ctx.full)
-    grad_u, grad_weight, grad_prior, grad_s = gradients
-    return (
-        grad_u,
-        grad_weight,
-        None if prior is None else grad_prior,
-        grad_s.sum(0) if ctx.biased else None,
-        None,
-        None,
-        None,
-    )
+    grads = dynamic_routing_backward(grad, u, weight, prior, sums, ctx.leaky, ctx.full)
+    grad_u, grad_weight, grad_prior, grad_s = grads
+    grad_bias = grad_s.sum(0) if ctx.biased else None
+    return grad_u, grad_weight, None if prior is None else grad_prior, grad_bias, None, None, None
 
 
 dynamic_routing.register_autograd(_backward, setup_context=_setup_context)
+
+_NAMES = "batch children parents dim child_dim iterations leaky full priors group span outer inner"
 
 
 class _Sizes(ctypes.Structure):
     """`Sizes` of fused_routing.c."""
 
-    _fields_ = [
-        (name, ctypes.c_long)
-        for name in (
-            "batch",
-            "children",
-            "parents",
-            "dim",
-            "child_dim",
-            "iterations",
-            "leaky",
-            "full",
-            "group",
-            "span",
-            "outer",
-            "inner",
-        )
-    ]
+    _fields_ = [(name, ctypes.c_long) for name in _NAMES.split()]
 
 
-def _sizes(u: Tensor, weight: Tensor, iterations: int, leaky: bool, full: bool) -> _Sizes:
-    """No result depends on `group`, `outer` or `inner`; `span` only rounds the gradient of W differently."""
+def _sizes(u: Tensor, weight: Tensor, prior: Tensor | None, iterations: int, leaky: bool, full: bool) -> _Sizes:
+    """No number depends on `group`, `outer` and `inner`; `span` rounds the gradient of W differently."""
     batch, children, child_dim = u.shape
     parents, dim = weight.shape[1:3]
-    threads = 1 if batch * children * parents * dim < SMALL else torch.get_num_threads()
+    threads = 1 if u.numel() * parents * dim < SMALL else torch.get_num_threads()
     outer, inner = (threads, 1) if batch >= 2 * threads else (1, threads)
-    one = children * parents * u.element_size()
-    group = max(1, min(-(-batch // outer), GROUP_IMAGES, GROUP_BYTES // (one * dim)))
-    span = min(batch, max(1, SPAN_BYTES // (2 * iterations * one)))
-    return _Sizes(batch, children, parents, dim, child_dim, iterations, leaky, full, group, span, outer, inner)
+    image = children * parents * u.element_size()
+    group = max(1, min(-(-batch // outer), GROUP_IMAGES, GROUP_BYTES // (image * dim)))
+    priors = prior is not None
+    passes = iterations if priors else max(1, iterations - 1)
+    span = max(1, min(batch, SPAN_BYTES // (2 * image * passes)))
+    return _Sizes(batch, children, parents, dim, child_dim, iterations, leaky, full, priors, group, span, outer, inner)
 
 
-def _call(name: str, sizes: _Sizes, *tensors: Tensor | None) -> None:
-    loops, like = _loops(), tensors[0]
-    assert loops is not None and like is not None
-    room = workspace.take(loops.room_size(sizes, int(name == "route_backward")), like=like)
+def _call(name: str, sizes: _Sizes, u: Tensor, *others: Tensor | None) -> None:
+    """Inputs may have any layout; what is written to is contiguous."""
+    loops = _loops()
+    if loops is None:
+        raise RuntimeError("torchcaps::dynamic_routing needs its loops in C, and they could not be compiled here")
+    tensors = [None if x is None else x.contiguous() for x in (u, *others)]
+    room = workspace.take(loops.room_size(sizes, int(name == "route_backward")), like=u)
     getattr(loops, name)(sizes, *native.pointers(*tensors, room))
     workspace.give(room)
 
