@@ -30,7 +30,7 @@ def _dynamic(u: torch.Tensor, a: torch.Tensor, weight: torch.Tensor) -> tuple[Tw
     return (fused_routing.route(routing, children, weight), routing(votes(u, weight), children)), []
 
 
-ROUTES = {"em": _em, "routing_blocks": _dynamic}
+ROUTES = {"em": _em, "fused_routing": _dynamic}
 
 
 def _routed(name: str, dim: int, threads: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -65,8 +65,9 @@ def test_compiled_loops_match_the_plain_twin(name: str, dim: int) -> None:
 
 
 @needs_compiler
-def test_threads_change_no_bit_of_em() -> None:
-    (alone, _), (shared, _) = (_routed("em", 16, threads) for threads in (1, 2))
+@pytest.mark.parametrize("name", ROUTES)
+def test_threads_change_no_bit(name: str) -> None:
+    (alone, _), (shared, _) = (_routed(name, 16, threads) for threads in (1, 2))
     assert all(map(torch.equal, alone, shared))
 
 
