@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from own_network import STEPS, Net, bars
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -25,28 +26,6 @@ from torchcaps.training.runs import read_answers, run_data
 from torchcaps.viz.report import write_report
 
 ROOT = Path(__file__).parents[2]
-
-
-def bars(count: int = 240, kind: torch.dtype = torch.uint8) -> tuple[Tensor, Tensor]:
-    """A bright row or column in noise: which of the four it is, is the label."""
-    noise = torch.Generator().manual_seed(count)
-    images = torch.randint(0, 80, (count, 1, 12, 12), generator=noise, dtype=torch.uint8)
-    labels = torch.arange(count) % 4
-    for n, label in enumerate(labels.tolist()):
-        place = (n, 0, 3 + 5 * (label // 2)) if label % 2 else (n, 0, slice(None), 3 + 5 * (label // 2))
-        images[place] = 255
-    return (images if kind == torch.uint8 else images.to(kind) / 255), labels
-
-
-class Net(nn.Module):
-    """Takes images alone and returns scores."""
-
-    def __init__(self, classes: int = 4) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(1, 8, 5), nn.ReLU(), nn.Flatten(), nn.LazyLinear(classes))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.layers(images)
 
 
 class Lengths(Net):
@@ -69,7 +48,7 @@ def test_own_network_on_own_tensors_is_trained_scored_and_reported(tmp_path: Pat
         right = (net.eval()(test[0].float() / 255).argmax(1) == test[1]).float().mean()
     assert float(right) == pytest.approx(result["accuracy"]), "the network handed over has the weights of the run"
     config, manifest = read_json(tmp_path / "config.json"), read_json(tmp_path / "manifest.json")
-    assert config["model"] == {"kind": "module", "class": f"{__name__}:Net"}
+    assert config["model"] == {"kind": "module", "class": "own_network:Net"}
     assert set(manifest["data"]) == {"tensors/train", "tensors/test"}
     assert all(len(digest) == 64 for digest in manifest["data"].values())
     lengths, labels = read_answers(tmp_path) or (torch.zeros(0), torch.zeros(0))
@@ -100,44 +79,23 @@ def test_finished_it_is_only_read_and_other_data_is_refused(tmp_path: Path) -> N
         torchcaps.fit(Net(), bars(), out=tmp_path, steps=5, quiet=True, resume=False)
 
 
-SCRIPT = """
-import sys, time, torch, torchcaps
-sys.path.insert(0, {tests!r})
-from test_fit import Net, bars
-
-class Slow(Net):
-    def forward(self, images):
-        time.sleep({pause})
-        return super().forward(images)
-
-torch.manual_seed(int(sys.argv[2]))
-Slow.__name__ = "Net"
-torchcaps.fit(Slow(), bars(), out=sys.argv[1], steps=120, batch=16, average=0.9, checkpoint_seconds=0.1, quiet=True)
-"""
-
-
 def test_killed_and_called_again_it_ends_in_the_same_bytes(tmp_path: Path) -> None:
-    """Also where the first weights are others: those of the first call are kept."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-
-    def start(out: Path, pause: float, seed: int) -> subprocess.Popen[bytes]:
-        code = SCRIPT.format(tests=str(Path(__file__).parent), pause=pause)
-        return subprocess.Popen(
-            [sys.executable, "-c", code, str(out), str(seed)], stderr=subprocess.PIPE, env=environment
-        )
-
+    """Also where the call that goes on brings other first weights: those of the first call are kept."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    first, cut = start(whole, 0.0, 1), start(killed, 0.02, 1)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    program = [sys.executable, str(Path(__file__).with_name("own_network.py")), str(killed)]
+    process = subprocess.Popen(program, stderr=subprocess.PIPE, env=environment)
+    torch.manual_seed(1)
+    torchcaps.fit(Net(), bars(), out=whole, **STEPS)
     pointer = killed / "checkpoint" / "latest.json"
-    while cut.poll() is None and not (pointer.exists() and json.loads(pointer.read_text())["step"] > 3):
+    while process.poll() is None and not (pointer.exists() and json.loads(pointer.read_text())["step"] > 3):
         time.sleep(0.02)
-    cut.send_signal(signal.SIGKILL)
-    _, errors = cut.communicate()
+    process.send_signal(signal.SIGKILL)
+    _, errors = process.communicate()
     assert pointer.exists(), errors.decode()
     assert not (killed / "result.json").exists()
-    for process in (first, start(killed, 0.0, 2)):
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors.decode()
+    torch.manual_seed(2)
+    torchcaps.fit(Net(), bars(), out=killed, **STEPS)
     for name in ("model.safetensors", "metrics.csv", "answers.safetensors"):
         assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
 
