@@ -73,31 +73,33 @@ class ModelOutput(NamedTuple):
 
 
 def capsules_of(given: "Capsules | CapsuleMap | RoutingOutput | Tensor") -> Capsules:
-    """What any layer returns, as a list of capsules. A plain tensor's are as active as they are long, up to 1."""
-    if isinstance(given, Tensor):
-        given = _from_tensor(given)
-    if isinstance(given, CapsuleMap):
-        return given.flat()
-    return Capsules(given.poses, given.activations)
+    """What any layer returns, as a list of capsules. In a plain tensor, the activation is the length, at most 1."""
+    given = _from_any(given)
+    return given.flat() if isinstance(given, CapsuleMap) else Capsules(given.poses, given.activations)
 
 
 def map_of(given: "Capsules | CapsuleMap | RoutingOutput | Tensor", layer: str) -> CapsuleMap:
-    """What any layer returns, if its capsules have places on a map; `layer` asks for it."""
-    if isinstance(given, Tensor):
-        given = _from_tensor(given)
+    """What any layer returns, if its capsules are on a map; `layer` is the name of the layer that needs one."""
+    given = _from_any(given)
     if isinstance(given, CapsuleMap):
         return given
     count, dim = given.poses.shape[1:]
     raise UserError(
-        f"{layer} takes capsules on a map, as PrimaryCaps, PrimaryPoses and ConvCaps give them; these are {count} "
-        f"capsules of {dim} numbers without places, which DenseCaps takes"
+        f"{layer} takes a map of capsules, the output of PrimaryCaps, PrimaryPoses or ConvCaps; it is given a list of "
+        f"{count} capsules of {dim} numbers, for which DenseCaps({count}, {dim}, ...) would fit"
     )
 
 
-def _from_tensor(poses: Tensor) -> Capsules | CapsuleMap:
-    if poses.ndim not in (3, 5):
+def _from_any(given: object) -> Capsules | CapsuleMap | RoutingOutput:
+    if isinstance(given, Capsules | CapsuleMap | RoutingOutput):
+        return given
+    if not isinstance(given, Tensor):
+        raise UserError(
+            f"a capsule layer takes Capsules, a CapsuleMap or a tensor of poses, not a {type(given).__name__}"
+        )
+    if given.ndim not in (3, 5):
         raise UserError(
             f"a tensor of capsules is [batch, capsule, pose] or [batch, type, row, column, pose], not "
-            f"{list(poses.shape)}; PrimaryCaps makes capsules of a feature map"
+            f"{list(given.shape)}; PrimaryCaps makes capsules of a feature map"
         )
-    return (Capsules if poses.ndim == 3 else CapsuleMap)(poses, length(poses).clamp(max=1))
+    return (Capsules if given.ndim == 3 else CapsuleMap)(given, length(given).clamp(max=1))
