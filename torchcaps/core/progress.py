@@ -1,11 +1,11 @@
-"""What the person waiting for a download sees: a bar on a terminal, else a plain line, always on standard error."""
+"""Progress of a download on standard error: a bar on a terminal, else one plain line."""
 
 import sys
 from types import TracebackType
 
 
 class Progress:
-    """Speaks the protocol of pooch's downloaders (`total`, `update`, `reset`, `close`) beside its own `show`."""
+    """Has the methods that pooch's downloaders call (`total`, `update`, `reset`, `close`), and `show`."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -32,7 +32,7 @@ class Progress:
             self._bar.stop()
 
     def show(self, done: int) -> None:
-        """So many bytes have arrived."""
+        """Set the number of bytes received so far."""
         if self._bar:
             self._bar.update(self._task, completed=done)
 
@@ -53,4 +53,4 @@ class Progress:
         self.show(0)
 
     def close(self) -> None:
-        """pooch calls this after each file; the bar goes with the `with` block."""
+        """Does nothing: pooch calls it after each file, but the bar stays until the `with` block ends."""

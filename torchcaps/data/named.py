@@ -1,4 +1,4 @@
-"""Data sets by name: which files, how they are laid out for training, and how for testing."""
+"""Data sets by name: their files, and how images are placed on the canvas in training and testing."""
 
 import os
 from collections.abc import Callable
