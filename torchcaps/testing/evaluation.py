@@ -90,7 +90,7 @@ class AnsweringModel(nn.Module):
         capsules = lengths[..., None] * torch.tensor([0.6, 0.8], device=images.device)
         several = self.data.objects > 1 or (labels is not None and labels.ndim == 2)
         reconstruction = images[:, None].repeat(1, self.data.objects, 1, 1, 1) if several else images
-        return ModelOutput(lengths, capsules, reconstruction)
+        return ModelOutput(lengths, capsules, reconstruction=reconstruction)
 
 
 def _key(image: Tensor) -> bytes:

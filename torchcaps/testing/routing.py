@@ -4,8 +4,8 @@
     check_iterations(lambda shape, n: MyRouting(shape, iterations=n))
 
 Exceptions are declared by attributes of the routing: `leaky = True` (couplings of a child may sum to less than one),
-`gradient = "last"` (the backward pass treats the couplings as constants, so it is not the gradient of the forward pass),
-`deterministic = False` (random; checks that compare two calls are skipped).
+`gradient = "last"` (the backward pass treats the couplings as constants, so it is not the gradient of the forward
+pass), `deterministic = False` (random; checks that compare two calls are skipped).
 """
 
 from collections.abc import Callable, Iterable
