@@ -207,7 +207,7 @@ def test_a_batch_larger_than_the_set_is_refused(tmp_path: Path) -> None:
 def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:
     config = defaults_for("capsnet-mnist-small", **{**SMALL, "epochs": 0.1})
     hashes = [
-        train(replace(config, seed=seed), tmp_path / str(index))["weights_sha256"]
+        train(replace(config, seed=seed), tmp_path / str(index), TINY)["weights_sha256"]
         for index, seed in enumerate([0, 0, 1])
     ]
     assert hashes[0] == hashes[1] != hashes[2]
