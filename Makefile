@@ -15,7 +15,8 @@ check: $(READY)
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright --pythonpath $(PYTHON)
 
 # constraints.txt pins torch: unpinned, pip would fetch gigabytes of GPU libraries. Debian has venv in python3-venv.
-$(READY): pyproject.toml constraints.txt
+# The last step compiles the C loops.
+$(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard torchcaps/kernels/*.c)
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet -c constraints.txt torch
 	$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev]'

@@ -54,7 +54,7 @@ def _run(seed: int, steps: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     model = MatrixCaps(CONFIG)
     optimisers = make_optimisers(model, "adam", LR)
-    stream = named.for_training("mnist-mini", named.images("mnist-mini", "train"), seed)
+    stream = named.resolve("mnist-mini").stream(named.images("mnist-mini", "train"), seed)
     began, broken, largest = time.perf_counter(), None, 0.0
     losses, right = [], []
     for step in range(steps):

@@ -22,7 +22,7 @@ from torchcaps.core.files import write_json
 from torchcaps.core.machine import processor
 from torchcaps.data import folder
 from torchcaps.data.folder.decode import BUFFER, threads
-from torchcaps.data.named import find, for_training
+from torchcaps.data.named import resolve
 
 ROOT = Path(__file__).parent.parent
 CLASSES, SIDE, IMAGE = 10, 48, (3, 32, 32)
@@ -69,7 +69,7 @@ def read(root: str) -> dict[str, float]:
     began = time.perf_counter()
     record = folder.load(str(folder.collect(root, IMAGE)))
     training = record.images("train")
-    stream = for_training(root, training, seed=0)
+    stream = resolve(root).stream(training, seed=0)
     stream.batch(0, 128)
     ready = time.perf_counter() - began
     for step in range(len(stream) // 128):
@@ -104,7 +104,7 @@ def main() -> None:
         began = time.perf_counter()
         make(images, args.images)
         print(f"{args.images:,} images made in {time.perf_counter() - began:.0f} s", file=sys.stderr)
-        chosen = find(str(images)).image
+        chosen = resolve(str(images)).image
         first, second = measured(images, cache), measured(images, cache)
         written = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
     result = {

@@ -31,6 +31,8 @@ _HOMES = {
     "list_models": "torchcaps.models.registry",
     "register_model": "torchcaps.models.registry",
     "register_routing": "torchcaps.routing",
+    "register_data": "torchcaps.data.named",
+    "fit": "torchcaps.training.fit",
     "load_run": "torchcaps.training.runs",
     "CapsuleMap": "torchcaps.core.types",
     "Capsules": "torchcaps.core.types",

@@ -14,7 +14,7 @@ from torchcaps.app.flags import own_trainings
 from torchcaps.models import registry
 from torchcaps.models.registry import MODELS, configure, register_model, suited_training
 from torchcaps.routing import ROUTINGS, Dynamic, register_routing
-from torchcaps.training.loop import TrainConfig, defaults_for
+from torchcaps.training.config import TrainConfig, defaults_for
 
 
 def test_the_file_is_what_the_tables_say() -> None:

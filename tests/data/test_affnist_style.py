@@ -91,5 +91,5 @@ def test_it_is_a_set_by_name() -> None:
     assert len(test_set) == 1000
     batch = next(test_set.batches(10))
     assert batch.images.shape == (10, 1, 40, 40)
-    training = named.for_training("affnist-style-mini", named.images("affnist-style-mini", "train"), seed=0)
+    training = named.resolve("affnist-style-mini").stream(named.images("affnist-style-mini", "train"), seed=0)
     assert training.batch(0, 4).images.shape == (4, 1, 40, 40)

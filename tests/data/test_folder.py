@@ -203,7 +203,7 @@ def test_names_that_are_not_utf_8_are_trained_on(tmp_path: Path) -> None:
 def test_a_record_of_other_images_or_from_elsewhere_is_refused(tmp_path: Path) -> None:
     root = make(tmp_path / "x", {"a": 5, "b": 5})
     path = folder.collect(str(root), (3, 8, 8))
-    same = named.find(str(path))
+    same = named.resolve(str(path))
     assert len(named.load_test_set(str(path), like=same)) > 0
     with pytest.raises(UserError, match="other images or classes"):
         named.load_test_set(str(path), like=replace(same, classes=("b", "a")))
@@ -295,7 +295,7 @@ def test_a_record_outlives_the_cache_but_not_a_change(tmp_path: Path, cache: Pat
     with pytest.raises(UserError, match="has changed"):
         named.images(str(kept), "test")
     shutil.rmtree(root)
-    assert named.find(str(kept)).classes == ("a", "b")
+    assert named.resolve(str(kept)).classes == ("a", "b")
     with pytest.raises(UserError, match="no longer at"):
         named.images(str(kept), "test")
 
@@ -346,7 +346,7 @@ def test_mixed_files_train_evaluate_and_resume(tmp_path: Path, capsys: pytest.Ca
     assert read_json(out / "manifest.json")["data"] == {f"mixed/{name}": record.sha256[name] for name in SPLITS}
 
     shutil.copytree(out, tmp_path / "moved")
-    assert named.title(config["train"]["data"]) == "mixed"
+    assert named.resolve(config["train"]["data"]).title == "mixed"
     assert load_samples(config["train"]["data"])["shape"] == [3, 24, 24]
     main(["evaluate", str(tmp_path / "moved"), "--json"])
     scores = json.loads(capsys.readouterr().out)

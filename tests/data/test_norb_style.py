@@ -262,9 +262,9 @@ def test_the_set_is_made_at_first_use_and_then_kept(rendered: Path, few: Arrays,
 
 def test_training_crops_and_jitters_and_testing_takes_the_middle(rendered: Path) -> None:
     images = named.images("norb-style", "test")
-    scored = next(named.for_testing("norb-style", images).batches(60))
+    scored = next(named.resolve("norb-style").scored(images).batches(60))
     torch.testing.assert_close(scored.images, images.images[:60, :, 8:40, 8:40] / 255)
-    shown = named.for_training("norb-style", images, seed=0).batch(0, 60)
+    shown = named.resolve("norb-style").stream(images, seed=0).batch(0, 60)
     assert shown.images.shape == (60, 2, 32, 32)
     brightness = shown.images.flatten(1).median(1).values
     assert brightness.max() > 1.3 * brightness.min()
@@ -310,8 +310,8 @@ def test_smallnorb_has_the_same_viewpoints(tmp_path: Path, monkeypatch: pytest.M
     assert views.azimuth.tolist() == [0, 340, 300]
     assert named.images("smallnorb:elevation", "train").labels.tolist() == [0]
     assert named.images("smallnorb:azimuth-novel", "train").labels.tolist() == []
-    training, kept = named.training_and_validation("smallnorb:azimuth", 10)
+    training, kept = named.resolve("smallnorb:azimuth").training_and_validation(10)
     assert training.labels.tolist() == [0, 4]
     assert kept.labels.tolist() == [1]
-    training, kept = named.training_and_validation("smallnorb:azimuth", 0)
+    training, kept = named.resolve("smallnorb:azimuth").training_and_validation(0)
     assert (len(training), len(kept)) == (3, 0)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torchcaps.analysis.evaluate import evaluate
-from torchcaps.data import for_testing, images
+from torchcaps.data import images
 from torchcaps.experiments import routing_guide as guide
 from torchcaps.experiments.base import Study
 from torchcaps.experiments.routings import SECONDS, Table, centred, evenly, inspect, plan, tabulate
@@ -50,7 +50,7 @@ def network(routing: str) -> CapsNet:
 
 
 def test_what_uniform_couplings_do_is_nothing() -> None:
-    digits = for_testing("mnist-mini", images("mnist-mini", "test").take(torch.arange(60)))
+    digits = images("mnist-mini", "test").take(torch.arange(60))
     found = inspect(network("uniform"), digits)
     assert found["changed"] == 0
     assert found["entropy"] == pytest.approx(1)
@@ -58,7 +58,7 @@ def test_what_uniform_couplings_do_is_nothing() -> None:
 
 
 def test_what_a_routing_does_is_seen() -> None:
-    digits = for_testing("mnist-mini", images("mnist-mini", "test").take(torch.arange(60)))
+    digits = images("mnist-mini", "test").take(torch.arange(60))
     model = network("random")
     model.classes.routing.logits.mul_(20)
     found = inspect(model, digits)
@@ -68,7 +68,7 @@ def test_what_a_routing_does_is_seen() -> None:
 
 
 def test_dead_capsules_are_counted() -> None:
-    digits = for_testing("mnist-mini", images("mnist-mini", "test").take(torch.arange(60)))
+    digits = images("mnist-mini", "test").take(torch.arange(60))
     model = network("dynamic")
     model.classes.weight.data.mul_(10)[:, 3] = 0
     norm = model.primary.norm

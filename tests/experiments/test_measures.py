@@ -10,8 +10,9 @@ from torchcaps.experiments.fig_a1 import routing_changes
 from torchcaps.experiments.parse_tree import tree_score
 from torchcaps.experiments.protocols import SMOKE
 from torchcaps.models.registry import create_model
-from torchcaps.training.loop import defaults_for, train
+from torchcaps.training.config import defaults_for
 from torchcaps.training.runs import load_run
+from torchcaps.training.train import train
 
 
 def test_tree_score_is_one_for_a_tree_and_zero_for_none() -> None:

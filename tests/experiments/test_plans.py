@@ -26,7 +26,7 @@ def test_every_plan_can_be_built(name: str, preset: str) -> None:
     for trial in trials:
         config = configure(trial.model, **trial.overrides)
         assert DATA[trial.data].image == config.image, trial
-        assert DATA[trial.data].digits == config.objects
+        assert DATA[trial.data].objects == config.objects
         assert trial.config.seed == trial.seed
         assert trial.config.epochs or trial.config.max_seconds
     assert load(name).PAPER

@@ -1,28 +1,16 @@
-"""Convolution among frequencies computes what `conv2d` computes, gradients included."""
+"""Convolution in the Fourier domain computes what `conv2d` computes, gradients included."""
 
 import itertools
-import json
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import conv2d
 
-from torchcaps.kernels import phase_conv, tuning, workspace
+from torchcaps.kernels import phase_conv, workspace
 from torchcaps.kernels.phase_conv import phase_conv2d
-from torchcaps.nn.primary import PrimaryCaps
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No choices made, none stored."""
-    monkeypatch.setattr(tuning, "_choices", {})
-    monkeypatch.setattr(tuning, "_path", lambda: tmp_path / "deep" / "kernels.json")
-    monkeypatch.delenv(tuning.VARIABLE, raising=False)
-    return tmp_path / "deep" / "kernels.json"
 
 
 def make(x: tuple[int, ...], weight: tuple[int, ...], dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
@@ -127,70 +115,3 @@ def test_training_goes_on_after_inference_mode() -> None:
         phase_conv2d(x, weight, bias, 2).square().sum().backward()
         with torch.inference_mode():
             phase_conv2d(x, weight, bias, 2)
-
-
-def test_layer_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, features = PrimaryCaps(6, types=2, dim=4, kernel=5, stride=2), torch.randn(2, 6, 13, 13)
-    monkeypatch.setenv(tuning.VARIABLE, "plain")
-    plain = layer(features).poses
-    assert not phase_conv.supports(layer.conv, features)
-    monkeypatch.setenv(tuning.VARIABLE, "fast")
-    assert phase_conv.supports(layer.conv, features)
-    torch.testing.assert_close(layer(features).poses, plain)
-    assert phase_conv.supports(nn.Conv2d(6, 8, 5, padding=1), features)
-    assert not phase_conv.supports(nn.Conv2d(6, 8, 5, padding=1, padding_mode="reflect"), features)
-    assert not phase_conv.supports(layer.conv, features[:0])
-    layer.conv.register_forward_hook(lambda *_: None)
-    assert not phase_conv.supports(layer.conv, features)
-
-
-def test_export_sees_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tuning.VARIABLE, "fast")
-    layer, features = PrimaryCaps(6, types=2, dim=4, kernel=5, stride=2).eval(), torch.randn(2, 6, 13, 13)
-    program = torch.export.export(layer, (features,))
-    assert "conv2d" in str(program.graph)
-
-
-def test_choice_is_measured_once_and_stored(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    spin = torch.randn(300, 300)
-
-    def slow() -> None:
-        calls.append("slow")
-        for _ in range(20):
-            spin @ spin
-
-    assert tuning.wins("a", plain=slow, fast=lambda: None)
-    assert not tuning.wins("b", plain=lambda: None, fast=slow)
-    measured = len(calls)
-    assert measured
-    (stored,) = json.loads(fresh.read_text()).values()
-    assert sorted(stored.values()) == ["fast", "plain"]
-    chosen = tuning.choices()
-    assert list(chosen.values()) == ["fast", "plain"]
-    monkeypatch.setattr(tuning, "_choices", {})
-    assert tuning.wins("a", plain=slow, fast=lambda: None)
-    assert len(calls) == measured
-    tuning.use(dict.fromkeys(chosen, "plain"))
-    assert not tuning.wins("a", plain=slow, fast=lambda: None)
-    assert len(calls) == measured
-
-
-def test_small_work_is_not_measured(fresh: Path) -> None:
-    assert not phase_conv.supports(nn.Conv2d(4, 4, 9, 2), torch.randn(2, 4, 20, 20))
-    assert tuning.choices() == {}
-
-
-def test_large_work_is_measured_on_the_shape_itself(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phase_conv, "WORTH_MEASURING", 0)
-    conv, x = nn.Conv2d(4, 4, 9, 2), torch.randn(3, 4, 20, 20)
-    answer = phase_conv.supports(conv, x)
-    (name,) = tuning.choices()
-    assert name.startswith("training conv2d 4 x 4 x 20 x 20 by 4 x 9 x 9, stride 2, padding 0, torch.float32 on cpu")
-    assert phase_conv.supports(conv, x) == answer
-    assert conv.weight.grad is None
-
-
-def test_unwritable_cache_only_means_measuring_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "_path", lambda: Path("/dev/null/kernels.json"))
-    tuning.wins("a", plain=lambda: None, fast=lambda: None)

@@ -4,11 +4,11 @@ import shutil
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import conv2d
 
-from torchcaps.kernels import native, phase_conv, winograd
-from torchcaps.kernels.phase_conv import phase_conv2d
+from torchcaps.kernels import native, winograd
+from torchcaps.kernels.winograd import winograd_conv2d
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 
@@ -36,7 +36,7 @@ def test_results_and_gradients_are_those_of_the_direct_convolution(shape: tuple[
     exact = [tensor.double().requires_grad_() for tensor in (x, weight)]
     ours = [LAYOUTS[layout](tensor).detach().requires_grad_() for tensor in (x, weight)]
     expected = conv2d(*exact, None, 1, padding)
-    found = winograd.winograd_conv2d(*ours, None, padding)
+    found = winograd_conv2d(*ours, None, 1, padding)
     upstream = torch.randn_like(expected)
     expected.backward(upstream)
     found.backward(upstream.float())
@@ -54,23 +54,11 @@ def test_the_number_of_threads_changes_nothing() -> None:
     for threads in (1, 2):
         torch.set_num_threads(threads)
         leaves = [tensor.clone().requires_grad_() for tensor in (x, weight)]
-        winograd.winograd_conv2d(*leaves, None, 1).square().sum().backward()
+        winograd_conv2d(*leaves, None, 1, 1).square().sum().backward()
         results.append([leaf.grad for leaf in leaves])
     torch.set_num_threads(before)
     for one, two in zip(*results, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-5)
-
-
-def test_it_is_used_where_it_multiplies_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[tuple[int, int]] = []
-    real = winograd.winograd_conv2d
-    monkeypatch.setattr(winograd, "winograd_conv2d", lambda x, *rest: used.append(tuple(x.shape[2:])) or real(x, *rest))
-    weight = torch.randn(8, 8, 3, 3)
-    for side in (8, 6, 10):
-        x = torch.randn(2, 8, side, side)
-        _close(phase_conv2d(x, weight, None, 1, 1), conv2d(x, weight, None, 1, 1))
-    phase_conv2d(torch.randn(2, 8, 8, 8).double(), weight.double(), None, 1, 1)
-    assert used == [(8, 8), (6, 6)], "four tiles, and one; not where nine are needed, nor for other numbers"
 
 
 @pytest.mark.parametrize(("outputs", "tile"), [((8, 8), 4), ((6, 6), 6), ((4, 4), 4), ((12, 12), 6), ((14, 14), 4)])
@@ -78,25 +66,22 @@ def test_tiles_of_the_size_that_wastes_less(outputs: tuple[int, int], tile: int)
     assert winograd.cut(outputs).tile == tile
 
 
-def test_transformed_weights_are_kept_and_noticed_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHCAPS_KERNELS", "fast")
-    conv, x = nn.Conv2d(8, 8, 3, padding=1), torch.randn(2, 8, 8, 8)
+def test_transformed_weights_are_kept_and_noticed_to_change() -> None:
+    weight, bias, x = torch.randn(8, 8, 3, 3), torch.randn(8), torch.randn(2, 8, 8, 8)
     with torch.no_grad():
         for _ in range(2):
-            _close(phase_conv.convolve(conv, x), conv2d(x, conv.weight, conv.bias, 1, 1))
-            conv.weight.mul_(2)
+            _close(winograd_conv2d(x, weight, bias, 1, 1), conv2d(x, weight, bias, 1, 1))
+            weight.mul_(2)
 
 
-def test_without_a_compiler_frequencies_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_it_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "library", lambda name: None)
-    x, weight = torch.randn(2, 8, 8, 8), torch.randn(4, 8, 3, 3)
-    assert not winograd.supports(x, weight, 1)
-    _close(phase_conv2d(x, weight, None, 1, 1), conv2d(x, weight, None, 1, 1))
+    assert not winograd.supports(torch.randn(2, 8, 8, 8), torch.randn(4, 8, 3, 3), 1)
 
 
 def test_a_graph_can_be_walked_twice_if_asked_for() -> None:
     x, weight = torch.randn(2, 4, 8, 8), torch.randn(4, 4, 3, 3, requires_grad=True)
-    loss = winograd.winograd_conv2d(x, weight, None, 1).sum()
+    loss = winograd_conv2d(x, weight, None, 1, 1).sum()
     (first,) = torch.autograd.grad(loss, weight, retain_graph=True)
     (second,) = torch.autograd.grad(loss, weight)
     torch.testing.assert_close(first, second)

@@ -15,9 +15,11 @@ from torchcaps.models.matrix import MatrixCaps, MatrixConfig
 from torchcaps.models.registry import count_parameters, create_model, find
 from torchcaps.routing import ROUTINGS
 from torchcaps.testing import check_model
+from torchcaps.training.config import defaults_for
 from torchcaps.training.forecast import forecast
-from torchcaps.training.loop import State, defaults_for, train
 from torchcaps.training.runs import Checkpoint, load_run
+from torchcaps.training.state import State
+from torchcaps.training.train import train
 from torchcaps.viz.figures import style, to_png, vote_histograms
 
 TINY = {"image": (1, 28, 28), "classes": 10, "channels": 8, "primary_types": 2, "types": (2, 3)}

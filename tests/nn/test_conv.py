@@ -13,7 +13,7 @@ from torchcaps.core.errors import UserError
 from torchcaps.core.functional import matrix_transform, present
 from torchcaps.core.types import CapsuleMap, Capsules
 from torchcaps.core.windows import Windows
-from torchcaps.kernels import fused_em
+from torchcaps.kernels import blocks
 from torchcaps.nn.classes import ClassCaps
 from torchcaps.nn.conv import ConvCaps
 from torchcaps.nn.losses import margin_loss
@@ -128,7 +128,7 @@ def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     grid = capsule_map(2, 5, 5, 4, batch=3)
     results = []
     for size in (1, 1 << 30):
-        monkeypatch.setitem(fused_em.BLOCK_BYTES, "cpu", size)
+        monkeypatch.setitem(blocks.BLOCK_BYTES, "cpu", size)
         poses = grid.poses.clone().requires_grad_()
         output = layer(CapsuleMap(poses, grid.activations))
         gradients = torch.autograd.grad(output.poses.square().sum() + output.activations.sum(), (poses, layer.weight))
@@ -243,7 +243,7 @@ def test_two_convolutional_layers_learn(routing: str) -> None:
     torch.manual_seed(0)
     model = TwoLayers(routing)
     optimiser = torch.optim.Adam(model.parameters(), 1e-2)
-    stream = named.for_training("mnist-mini", named.images("mnist-mini", "train"), 0)
+    stream = named.resolve("mnist-mini").stream(named.images("mnist-mini", "train"), 0)
     losses, right = [], []
     for step in range(100):
         batch = stream.batch(step, 16)

@@ -1,4 +1,4 @@
-"""EM routing against the reference, at its extremes, and in both ways of computing it."""
+"""EM routing against the reference and at its extremes."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,6 @@ import torch
 from support import children_of
 from torch import Tensor
 
-from torchcaps.core.functional import votes
-from torchcaps.core.types import CapsuleMap, Capsules
-from torchcaps.core.windows import Windows
-from torchcaps.kernels import fused_em
 from torchcaps.models.registry import create_model
 from torchcaps.nn.losses import spread_loss
 from torchcaps.routing import EM, VoteShape
@@ -108,33 +104,19 @@ def test_far_from_zero_float32_is_as_good_as_near() -> None:
 
 
 def test_em_refuses_nonsense() -> None:
-    for options in ({"iterations": 0}, {"inverse_temperature": 0.0}, {"variance_floor": -1.0}):
+    for options in ({"iterations": 0}, {"inverse_temperature": 0.0}, {"variance_floor": -1.0}, {"density_scale": 0.0}):
         with pytest.raises(ValueError, match="must be"):
             EM(SHAPE, **options)
 
 
-@pytest.mark.parametrize("block_bytes", [1, 1 << 13, 1 << 30])
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_fused_em_matches_its_plain_twin(iterations: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block of one image, of a few, of all: outputs and every gradient, with windows that share children."""
-    monkeypatch.setitem(fused_em.BLOCK_BYTES, "cpu", block_bytes)
-    torch.manual_seed(0)
-    windows, types, dim = Windows(5, 6, 3, 2), 2, 4
-    grid = CapsuleMap(
-        torch.randn(3, types, 5, 6, dim, dtype=torch.float64), torch.rand(3, types, 5, 6, dtype=torch.float64)
-    )
-    shape = VoteShape(9 * types, 3, dim)
-    routing = make(shape, iterations=iterations)
-    leaves = [tensor.requires_grad_() for tensor in windows.cut(grid)]
-    leaves += [torch.randn(*shape[:3], dim, dtype=torch.float64, requires_grad=True), *routing.parameters()]
-    u, a, weight = leaves[:3]
-    plain = routing(votes(u, weight), Capsules(u, a), competition=windows.competition)
-    ours = fused_em.route(routing, Capsules(u, a), weight, windows.competition, windows.count)
-    torch.testing.assert_close(ours, plain, rtol=0, atol=1e-10)
-    upstream = [torch.randn_like(tensor) for tensor in plain[:2]]
-    expected, found = (torch.autograd.grad(output[:2], leaves, upstream) for output in (plain, ours))
-    for one, other in zip(expected, found, strict=True):
-        torch.testing.assert_close(other, one, rtol=1e-8, atol=1e-8)
+def test_density_scale_softens_the_assignments() -> None:
+    v, a = inputs()
+    sharp, soft = (make(density_scale=scale)(v, children_of(v, a), trace=True).trace for scale in (1.0, 0.1))
+    assert torch.equal(sharp.couplings[0], soft.couplings[0])
+    assert soft.couplings[1].max() < sharp.couplings[1].max()
+    log_density = sharp.agreement[0] - soft.agreement[0]
+    again = make(density_scale=0.55)(v, children_of(v, a), trace=True).trace.agreement[0]
+    torch.testing.assert_close(again, soft.agreement[0] + log_density / 2)
 
 
 def test_em_in_a_dense_capsule_network() -> None:
@@ -155,11 +137,3 @@ def test_spread_loss_matches_reference() -> None:
         assert spread_loss(lengths, labels, margin).item() == pytest.approx(expected, abs=1e-12)
     apart = torch.tensor([[1.0, 0.0, 0.1]])
     assert spread_loss(apart, torch.tensor([0]), 0.9).item() == 0
-
-
-def test_numbers_of_another_precision_are_not_read_as_ours() -> None:
-    routing, weight = make(dtype=torch.float32), torch.randn(7, 5, 16, 16)
-    poses, activations = torch.randn(3, 7, 16), torch.rand(3, 7)
-    assert fused_em.supports(routing, Capsules(poses, activations), weight)
-    assert not fused_em.supports(routing, Capsules(poses, activations.double()), weight)
-    assert not fused_em.supports(routing, Capsules(poses, activations.bfloat16()), weight)

@@ -94,8 +94,9 @@ from torchcaps.testing import (
     check_selection,
     check_squash,
 )
-from torchcaps.training.loop import defaults_for, train
+from torchcaps.training.config import defaults_for
 from torchcaps.training.scoring import exact_match
+from torchcaps.training.train import train
 
 check_procedure_1 = partial(check_iterations, combine=squashed_sum, starts_from_priors=True)
 check_shift = partial(check_augmentation, pixels=2)

@@ -21,9 +21,11 @@ from torchcaps.core.errors import UserError
 from torchcaps.core.files import read_json, write_tensors
 from torchcaps.models.baseline import CNN
 from torchcaps.models.registry import create_model
-from torchcaps.training.loop import defaults_for, train, train_step
+from torchcaps.training.config import defaults_for
+from torchcaps.training.loop import train_step
 from torchcaps.training.optim import load_optimiser_tensors, make_optimisers, optimiser_tensors
 from torchcaps.training.runs import Checkpoint, keep_origin, load_run, prolong
+from torchcaps.training.train import train
 
 SMALL = {"data": "mnist-mini", "epochs": 0.8, "batch": 32, "validation": 200, "checkpoint_seconds": 0.2}
 

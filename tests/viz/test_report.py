@@ -12,7 +12,8 @@ from html_tags import Tags
 from PIL import Image
 
 from torchcaps.core.errors import UserError
-from torchcaps.training.loop import defaults_for, train
+from torchcaps.training.config import defaults_for
+from torchcaps.training.train import train
 from torchcaps.viz.figures.style import THEMES, style, to_png
 from torchcaps.viz.report import write_report
 from torchcaps.viz.report.page import Picture, Table, page, wilson

@@ -20,5 +20,9 @@ def evaluate(
     if classes is None or seen is None:
         return scores
     lengths, labels = (torch.cat(column) for column in zip(*seen, strict=True))
+    return scores | by_class(lengths, labels, classes)
+
+
+def by_class(lengths: Tensor, labels: Tensor, classes: tuple[str, ...]) -> dict[str, Any]:
     per_class = metrics.per_class(lengths, labels).rows(classes)
-    return {**scores, "per_class": per_class, "ece": metrics.reliability(lengths, labels).ece}
+    return {"per_class": per_class, "ece": metrics.reliability(lengths, labels).ece}

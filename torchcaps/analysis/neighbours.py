@@ -15,10 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from torchcaps import data as named
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import write_bytes
-from torchcaps.data import sources
+from torchcaps.data import DataSet, resolve, sources
 from torchcaps.data.sets import generator_for
 
 SAMPLE = 2000
@@ -56,15 +55,16 @@ class PoseIndex:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, model: nn.Module, data: str, held_out: int, sample: int = SAMPLE) -> "PoseIndex":
+    def of(cls, model: nn.Module, data: str | DataSet, held_out: int, sample: int = SAMPLE) -> "PoseIndex":
         """Look at `sample` training images, laid out as for testing; those held out for validation are left out.
 
         Nothing is fetched: data that is not on this machine raises UserError.
         """
+        known = resolve(data)
         with sources.offline():
-            training, _ = named.training_and_validation(data, held_out)
+            training, _ = known.training_and_validation(held_out)
         order = torch.randperm(len(training), generator=generator_for(0, len(training)))
-        shown = named.for_testing(data, training.take(order[:sample].sort().values), sample)
+        shown = known.scored(training.take(order[:sample].sort().values), sample)
         device = next(model.parameters()).device
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         for batch in shown.batches(250):
@@ -74,7 +74,7 @@ class PoseIndex:
         return cls(*(torch.cat(column) for column in zip(*found, strict=True)))
 
 
-def pose_index(model: nn.Module, data: str, weights: str, path: Path, held_out: int = 2000) -> PoseIndex:
+def pose_index(model: nn.Module, data: str | DataSet, weights: str, path: Path, held_out: int = 2000) -> PoseIndex:
     """The index kept at `path` if it is of these `weights` (their SHA-256), else a new one, kept there if possible."""
     known = _read(path, weights)
     if known is not None:
@@ -82,9 +82,7 @@ def pose_index(model: nn.Module, data: str, weights: str, path: Path, held_out: 
     index = PoseIndex.of(model, data, held_out)
     tensors = {"pictures": index.pictures, "labels": index.labels, "poses": index.poses}
     with suppress(UserError):  # a place that cannot be written to only means looking again next time
-        write_bytes(
-            path, save({name: x.contiguous() for name, x in tensors.items()}, {"weights": weights, "data": data})
-        )
+        write_bytes(path, save({name: x.contiguous() for name, x in tensors.items()}, {"weights": weights}))
     return index
 
 

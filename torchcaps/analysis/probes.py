@@ -62,7 +62,7 @@ def reconstructs(model: nn.Module) -> TypeGuard[CapsNet]:
 def answer(model: nn.Module, data: ScoredSet) -> Answers:
     """Ask about every image once."""
     lengths, labels = [], []
-    for batch in data.batches(scored_at_once(model)):
+    for batch in data.batches(scored_at_once(data)):
         lengths.append(model(batch.images).lengths)
         labels.append(batch.labels)
     return Answers(torch.cat(lengths), torch.cat(labels))

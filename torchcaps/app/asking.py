@@ -4,46 +4,61 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torchcaps import data as named
 from torchcaps.analysis.answers import NONE_OF_THESE, Row, label_text
+from torchcaps.analysis.evaluate import by_class
 from torchcaps.analysis.evaluate import evaluate as score
 from torchcaps.app.output import print_json, printable, score_line
 from torchcaps.app.predict import FORMATS, batches_of
 from torchcaps.app.predict import predict as predict_files
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import read_json
-from torchcaps.data import sources
+from torchcaps.data import DataSet, resolve, sources
 from torchcaps.data.readers.pictures import open_image, read_pixels
 from torchcaps.models.config import Model
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.registry import MODELS, count_parameters, create_model, find
-from torchcaps.training.loop import resolve_device
-from torchcaps.training.runs import load_run
+from torchcaps.training.runs import load_run, read_answers, run_data
+from torchcaps.training.train import resolve_device
 
 if TYPE_CHECKING:
     from torchcaps.analysis.neighbours import PoseIndex
 
+SCORES = (
+    "accuracy", "at_least_one", "per_digit", "reconstruction_mse", "segmentation_iou", "metric", "images", "data",
+)  # fmt: skip
+
 
 def evaluate(args: Namespace) -> None:
+    """The answers that the run kept are scored where nothing else is asked for: they are those of the same weights."""
     model, name, data = _load(args.run, args.device)
-    spec = named.find(args.data if args.data in named.DATA else data)
-    if (spec.image, len(spec.classes)) != (model.config.image, model.config.classes):
-        raise UserError(f"{name} takes images of {model.config.image}, {args.data} has {spec.image}")
-    result = score(model, named.load_test_set(args.data or data, args.pairs, like=spec), classes=spec.classes)
+    asked = resolve(args.data, like=data) if args.data else data
+    if (asked.image, len(asked.classes)) != (model.config.image, model.config.classes):
+        raise UserError(f"{name} takes images of {model.config.image}, {args.data} has {asked.image}")
+    result = None if args.data else _known_score(Path(args.run), data, args.pairs)
+    result = result or score(model, asked.test(args.pairs), classes=asked.classes)
     result |= {"model": name, "parameters": count_parameters(model)}
     if args.json:
         return print_json(result)
     print(score_line(result))
 
 
+def _known_score(run: Path, data: DataSet, pairs: int) -> dict[str, Any] | None:
+    """What is kept of the test at the end of a run, if it was of as many images as are asked for."""
+    kept = read_answers(run) if run.is_dir() else None
+    if kept is None or len(kept[0]) != (result := read_json(run / "result.json"))["images"]:
+        return None
+    if data.paired and result["images"] != pairs:
+        return None
+    return {key: result[key] for key in SCORES if key in result} | by_class(*kept, data.classes)
+
+
 def predict(args: Namespace) -> None:
     model, _, data = _load(args.run, args.device)
-    spec = named.find(data)
-    answers = predict_files(model, spec.classes, batches_of(args.images), spec.handwritten)
+    answers = predict_files(model, data.classes, batches_of(args.images), data.handwritten)
     form = "json" if args.json else args.format
-    for text in FORMATS[form](_readable(answers), spec.classes):
+    for text in FORMATS[form](_readable(answers), data.classes):
         sys.stdout.write(text)
         sys.stdout.flush()
 
@@ -70,10 +85,9 @@ def explain(args: Namespace) -> None:
     from torchcaps.viz.report.explanation import explanation_page, page_names
 
     model, name, data = _load(args.run, args.device)
-    spec = named.find(data)
     explainer = Explainer(model)
     images = [
-        (str(path), open_image(path), read_pixels(path, model.config.image, spec.handwritten)) for path in args.images
+        (str(path), open_image(path), read_pixels(path, model.config.image, data.handwritten)) for path in args.images
     ]
     notes = []
     try:
@@ -81,12 +95,12 @@ def explain(args: Namespace) -> None:
     except UserError as error:
         notes.append(f"Training images that look alike are not shown: {error}.")
     found = [explainer.explain(*image) for image in images]
-    rows = [to_json(one, spec.classes) for one in found]
+    rows = [to_json(one, data.classes) for one in found]
     pages = [Path(args.out)] if args.out else page_names(args.images)
     for number, path in enumerate(pages):
         part = slice(None) if args.out else slice(number, number + 1)
-        about = f"{name} on {named.title(data)}"
-        page = explanation_page(found[part], spec.classes, about, rows[part], notes, explainer.index)
+        about = f"{name} on {data.title}"
+        page = explanation_page(found[part], data.classes, about, rows[part], notes, explainer.index)
         write_bytes(path, page.encode(errors="replace"))
     rows = [{**row, "page": str(pages[n % len(pages)]), "notes": notes} for n, row in enumerate(rows)]
     if args.json:
@@ -96,7 +110,7 @@ def explain(args: Namespace) -> None:
         print(printable(line))
 
 
-def _pose_index(run_or_model: str, model: Model, data: str) -> "PoseIndex":
+def _pose_index(run_or_model: str, model: Model, data: DataSet) -> "PoseIndex":
     from torchcaps.analysis.neighbours import FILE, pose_index
 
     run = Path(run_or_model)
@@ -112,10 +126,9 @@ def export(args: Namespace) -> None:
     from torchcaps.app.export import export as write_export
 
     model, name, data = _load(args.run)
-    spec = named.find(data)
-    preparation = "digit" if spec.handwritten and model.config.image[0] == 1 else "resize"
+    preparation = "digit" if data.handwritten and model.config.image[0] == 1 else "resize"
     record = Record(
-        name, named.title(data), model.config.image, spec.classes, model.config.objects, NONE_OF_THESE, preparation
+        name, data.title, model.config.image, data.classes, model.config.objects, NONE_OF_THESE, preparation
     )
     folder = Path(args.run)
     usual = folder / f"model{SUFFIXES[args.format]}" if folder.is_dir() else Path(f"{name}{SUFFIXES[args.format]}")
@@ -131,16 +144,17 @@ def serve(args: Namespace) -> None:
 
     model, name, data = _load(args.run, args.device)
     run = Path(args.run)
-    known = read_json(run / "result.json") if run.is_dir() else PRETRAINED[name]["scores"][data]
+    known = read_json(run / "result.json") if run.is_dir() else PRETRAINED[name]["scores"][data.name]
     run_server(model, name, data, known.get("accuracy"), port=args.port, open_browser=not args.no_open)
 
 
-def _load(run_or_model: str, device: str = "cpu") -> tuple[Model, str, str]:
+def _load(run_or_model: str, device: str = "cpu") -> tuple[Model, str, DataSet]:
     """A trained model, its name and the data it was made for, from a run folder or from the package's weights."""
     place = resolve_device(device)
     if Path(run_or_model).is_dir():
         model, config = load_run(run_or_model)
-        return model.to(place), config["train"]["model"], config["train"]["data"]
+        return model.to(place), config["train"]["model"], run_data(Path(run_or_model), config)
     if run_or_model not in MODELS:
         raise UserError(f"{run_or_model} is neither a run folder nor a model; with weights: {', '.join(PRETRAINED)}")
-    return create_model(run_or_model, pretrained=True).eval().to(place), run_or_model, find(run_or_model).data
+    model = create_model(run_or_model, pretrained=True).eval().to(place)
+    return model, run_or_model, resolve(find(run_or_model).data)

@@ -1,9 +1,10 @@
-"""Plain twin against ours, interleaved in one run.
+"""Plain and compiled twin against ours, interleaved in one run.
 
-Each twin lives in a process of its own, so that its peak memory, its first step and its environment are its own; the
-two take turns, and the next repeat begins with the other one.
+Each twin lives in a process of its own, so that its peak memory, its first step and its environment are its own; they
+take turns, and the next repeat begins with the other end.
 """
 
+import math
 import os
 import resource
 import statistics
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,49 +22,63 @@ from torchcaps.core.errors import UserError
 
 WARM_UP = 6
 """Steps until memory has settled."""
-TWINS = ("plain", "ours")
 
 
 def run(
-    names: Sequence[str] = (), repeats: int = 10, batch: int | None = None, threads: int | None = None
+    names: Sequence[str] = (),
+    repeats: int = 10,
+    batch: int | None = None,
+    threads: int | None = None,
+    compiled: bool = True,
 ) -> list[dict[str, Any]]:
-    """A row for each benchmark: median milliseconds of both twins, their spread, ratio and memory.
+    """A row for each benchmark: median milliseconds of each twin, their spread, ratio and memory.
 
-    `ratio` is plain over ours: how many times faster. `first` is the first call, with everything that is only done
-    once; `mb` is the peak of resident memory above what the process had before the first call.
+    `ratio` is plain over ours: how many times faster; `best_ratio` the same of the better of plain and compiled, where
+    there is a compiled twin, `torch.compile` works on this machine and `compiled` asks for it. `first` is the first
+    call, with everything that is only done once; `mb` is the peak of resident memory above what the process had before
+    the first call.
     """
-    from torchcaps.app.twins import CASES
+    from torchcaps.app.twins import CASES, COMPILED
 
     unknown = [name for name in names if name not in CASES]
     if unknown:
         raise UserError(f"no benchmark '{unknown[0]}'; there are {', '.join(map(repr, CASES))}")
     if repeats < 1:
         raise UserError(f"--repeats must be at least 1, not {repeats}")
-    return [_compare(name, repeats, batch or CASES[name][1], threads) for name in names or CASES]
+    return [
+        _compare(name, repeats, batch or CASES[name][1], threads, compiled and name in COMPILED)
+        for name in names or CASES
+    ]
 
 
-def _compare(name: str, repeats: int, batch: int, threads: int | None) -> dict[str, Any]:
-    with _worker("plain", name, batch, threads) as plain, _worker("ours", name, batch, threads) as ours:
-        workers = {"plain": plain, "ours": ours}
-        first = {twin: _ask(workers[twin]) for twin in TWINS}
+def _compare(name: str, repeats: int, batch: int, threads: int | None, compiled: bool) -> dict[str, Any]:
+    with ExitStack() as stack:
+        wanted = ("plain", "compiled", "ours") if compiled else ("plain", "ours")
+        workers = {twin: stack.enter_context(_worker(twin, name, batch, threads)) for twin in wanted}
+        first = {twin: _ask(worker) for twin, worker in workers.items()}
+        if math.isnan(first.get("compiled", 0.0)):
+            del workers["compiled"], first["compiled"]
+        twins = list(workers)
         for _ in range(WARM_UP):
-            for twin in TWINS:
+            for twin in twins:
                 _ask(workers[twin])
-        times: dict[str, list[float]] = {twin: [] for twin in TWINS}
+        times: dict[str, list[float]] = {twin: [] for twin in twins}
         for repeat in range(repeats):
-            for twin in TWINS if repeat % 2 == 0 else TWINS[::-1]:
+            for twin in twins if repeat % 2 == 0 else twins[::-1]:
                 times[twin].append(_ask(workers[twin]))
-        memory = {twin: _ask(workers[twin], "memory") for twin in TWINS}
-    middle = {twin: statistics.median(times[twin]) for twin in TWINS}
+        memory = {twin: _ask(workers[twin], "memory") for twin in twins}
+    middle = {twin: statistics.median(times[twin]) for twin in twins}
+    best = min(value for twin, value in middle.items() if twin != "ours")
     return {
         "name": name,
         "batch": batch,
         "repeats": repeats,
-        **{f"{twin}_ms": round(middle[twin], 3) for twin in TWINS},
+        **{f"{twin}_ms": round(middle[twin], 3) for twin in twins},
         "ratio": round(middle["plain"] / middle["ours"], 3),
-        **{f"{twin}_spread_ms": [round(min(times[twin]), 3), round(max(times[twin]), 3)] for twin in TWINS},
-        **{f"{twin}_first_ms": round(first[twin], 1) for twin in TWINS},
-        **{f"{twin}_mb": round(memory[twin], 1) for twin in TWINS},
+        "best_ratio": round(best / middle["ours"], 3),
+        **{f"{twin}_spread_ms": [round(min(times[twin]), 3), round(max(times[twin]), 3)] for twin in twins},
+        **{f"{twin}_first_ms": round(first[twin], 1) for twin in twins},
+        **{f"{twin}_mb": round(memory[twin], 1) for twin in twins},
     }
 
 
@@ -71,9 +86,9 @@ def _compare(name: str, repeats: int, batch: int, threads: int | None) -> dict[s
 def _worker(twin: str, name: str, batch: int, threads: int | None) -> Iterator[Connection]:
     with tempfile.TemporaryDirectory() as cache:
         # Nothing remembered from before: the first step includes the choice of kernels.
-        environment = {"TORCHCAPS_KERNELS": "plain" if twin == "plain" else "auto", "XDG_CACHE_HOME": cache}
+        environment = {"TORCHCAPS_KERNELS": "auto" if twin == "ours" else "plain", "XDG_CACHE_HOME": cache}
         # Ours sets this on import, and keeps freed memory; the twin is PyTorch as it comes.
-        environment |= {"THP_MEM_ALLOC_ENABLE": "0"} if twin == "plain" else {}
+        environment |= {} if twin == "ours" else {"THP_MEM_ALLOC_ENABLE": "0"}
         context = get_context("spawn")
         here, there = context.Pipe()
         process = context.Process(target=_serve, args=(there, twin, name, batch, threads), daemon=True)
@@ -128,7 +143,14 @@ def _serve(parent: Connection, twin: str, name: str, batch: int, threads: int | 
             parent.send(_peak_mb() - before)
             continue
         start = time.perf_counter()
-        work()
+        try:
+            work()
+        except Exception:
+            # torch.compile needs a C++ compiler: without one there is no such twin.
+            if twin != "compiled":
+                raise
+            parent.send(math.nan)
+            continue
         parent.send((time.perf_counter() - start) * 1e3)
 
 

@@ -102,7 +102,9 @@ def _parser() -> Parser:
     bench = command("bench", "commands.bench", "measure plain PyTorch against torchcaps, in one run")
     bench.add_argument("names", nargs="*", help="which benchmarks (default: all)")
     bench.add_argument("--repeats", type=more_than_zero(int), default=10, help="interleaved repeats (default: 10)")
+    bench.add_argument("--kernels", action="store_true", help="measure the kernels instead: every shape, every way")
     json_flag(bench)
+    json_flag(command("doctor", "commands.doctor", "what this machine has, which kernels run on it, and why"))
     _reproduce(
         command(
             "reproduce",

@@ -1,34 +1,35 @@
 """The commands that train, draw and measure. Those that ask a trained network are in `asking.py`."""
 
-import math
-import os
 import sys
 from argparse import Namespace
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from torchcaps import data as named
 from torchcaps.app.output import print_json as _print_json
 from torchcaps.app.output import print_table, printable
 from torchcaps.app.output import score_line as _score_line
 from torchcaps.core.errors import UserError
-from torchcaps.core.files import read_json
-from torchcaps.data import sources
+from torchcaps.data import DATA
+from torchcaps.data.transforms import Augmentation
 from torchcaps.models.registry import configure, find
-from torchcaps.training.loop import TrainConfig, defaults_for
-from torchcaps.training.loop import train as run_training
-from torchcaps.training.recipes import fit_to_data
-from torchcaps.training.runs import prolong
+from torchcaps.training.fit import fit
+from torchcaps.training.recipes import data_for
+from torchcaps.training.train import go_on
+
+TRAINING = (
+    "epochs", "steps", "max_seconds", "seed", "batch", "lr", "optimiser", "schedule", "warmup", "average", "validation",
+    "pairs", "balance", "device", "checkpoint_seconds",
+)  # fmt: skip
+"""Flags of `train` that are keywords of `fit`."""
 
 
 def data_fetch(args: Namespace) -> None:
-    if args.name not in named.DATA:
-        raise UserError(f"'{args.name}' cannot be fetched; there are {', '.join(named.DATA)}")
-    spec = named.find(args.name)
-    files = {key: str(sources.fetch(key)) for key in sources.SETS[spec.files]}
+    if args.name not in DATA:
+        raise UserError(f"'{args.name}' cannot be fetched; there are {', '.join(DATA)}")
+    files = {key: str(path) for key, path in DATA[args.name].fetch().items()}
     if args.json:
-        return _print_json({"name": args.name, "files": files, "sha256": sources.hashes(spec.files)})
+        return _print_json({"name": args.name, "files": files, "sha256": DATA[args.name].hashes()})
     if not files:
         return print(f"{args.name} is drawn when it is needed: there is nothing to fetch")
     print(f"{args.name} is here and verified: {Path(next(iter(files.values()))).parent}")
@@ -38,19 +39,10 @@ def train(args: Namespace) -> None:
     if args.resume:
         if not args.out:
             raise UserError("--resume needs --out, the run folder to go on with")
-        out = Path(args.out)
-        prolong(out, {"epochs": args.epochs, "max_seconds": args.max_seconds})
-        saved = read_json(out / "config.json")
-        config = TrainConfig(**saved["train"])
-        overrides = {name: _tuples(value) for name, value in saved["model"].items() if name != "kind"}
+        out, budget = Path(args.out), {name: getattr(args, name) for name in ("epochs", "steps", "max_seconds")}
+        result = go_on(out, **budget, quiet=args.quiet, tensorboard=args.tensorboard)
     else:
-        config, overrides = _new_training(args)
-        own = "" if config.data in named.DATA else f"-{Path(config.data).stem}"
-        out = Path(args.out or f"runs/{config.model}{own}-seed{config.seed}")
-        # Of several processes only the first looks: it may have begun to write before the others are here.
-        if os.environ.get("RANK", "0") == "0" and (out / "config.json").exists():
-            raise UserError(f"{out} already holds a run: go on with --resume, or choose another --out")
-    result = run_training(config, out, overrides, args.tensorboard)
+        out, result = _new_training(args)
     if not result:
         return
     if args.json:
@@ -58,40 +50,35 @@ def train(args: Namespace) -> None:
     print(f"{_score_line(result)} after {result['seconds']:.0f} s; the run is in {out}")
 
 
-def _new_training(args: Namespace) -> tuple[TrainConfig, dict[str, Any]]:
+def _new_training(args: Namespace) -> tuple[Path, dict[str, Any]]:
     if not args.model:
         raise UserError("which model? See 'torchcaps models'")
-    entry = find(args.model)
-    for name in ("epochs", "max_seconds", "batch", "lr", "pairs", "iterations"):
-        value = getattr(args, name)
-        if value is not None and not 0 < value < math.inf:
-            raise UserError(f"--{name.replace('_', '-')} must be more than 0, not {value}")
-    for name in ("seed", "validation", "checkpoint_seconds"):
-        value = getattr(args, name)
-        if value is not None and not 0 <= value < 2**63:
-            raise UserError(f"--{name.replace('_', '-')} must be 0 or more, not {value}")
-    if args.epochs is None and args.max_seconds is None:
-        raise UserError("how long? Give --epochs N or --max-seconds S")
-    fitted = fit_to_data(entry, args)
-    overrides = fitted.overrides
-    known = {field.name for field in fields(TrainConfig)} - {"model"}
-    given = {name: value for name, value in vars(args).items() if name in known and value is not None}
-    given |= {"data": fitted.data, "augment": fitted.augment}
-    config = defaults_for(args.model, **{**fitted.training, **given})
-    if args.recipe:
-        overrides["recipe"] = args.recipe
+    known = data_for(find(args.model), args.data, args.size)
+    overrides: dict[str, Any] = {"recipe": args.recipe, "routing": args.routing}
+    overrides = {name: value for name, value in overrides.items() if value}
     if args.no_reconstruction:
         overrides["decoder"] = None
-    if args.routing:
-        overrides["routing"] = args.routing
+    if args.iterations is not None and args.iterations < 1:
+        raise UserError(f"--iterations must be more than 0, not {args.iterations}")
     options = {name: getattr(args, name) for name in ("iterations", "gradient") if getattr(args, name) is not None}
     if options:
         usual = getattr(configure(args.model, **overrides), "routing_options", {})
         overrides["routing_options"] = {**usual, **options}
-    configure(args.model, **overrides)
-    if overrides.keys() & {"backbone", "design"}:
-        print(f"{args.model}: {fitted.summary(config)}", file=sys.stderr, flush=True)
-    return config, overrides
+    amounts = {"preset": args.augment} | {field.name: getattr(args, field.name) for field in fields(Augmentation)}
+    own = f"-{known.title}" if known.own else ""
+    out = Path(args.out or f"runs/{args.model}{own}-seed{args.seed or 0}")
+    result = fit(
+        args.model,
+        known,
+        out=out,
+        overrides=overrides,
+        augment={name: value for name, value in amounts.items() if value is not None},
+        resume=False,
+        quiet=args.quiet,
+        tensorboard=args.tensorboard,
+        **{name: getattr(args, name) for name in TRAINING},
+    )
+    return out, result
 
 
 def figures(args: Namespace) -> None:
@@ -103,9 +90,18 @@ def figures(args: Namespace) -> None:
     print(printable(f"The report is {report}"))
 
 
+def doctor(args: Namespace, measured: bool = False) -> None:
+    from torchcaps.kernels import report
+
+    state, rows = report.state(), report.convolutions(measured)
+    return _print_json({**state, "convolutions": rows}) if args.json else print(report.text(state, rows))
+
+
 def bench(args: Namespace) -> None:
     from torchcaps.app.bench import run
 
+    if args.kernels:
+        return doctor(args, measured=True)
     rows = run(args.names, args.repeats)
     if args.json:
         return _print_json(rows)
@@ -117,9 +113,8 @@ def demo(args: Namespace) -> None:
     from torchcaps.viz.report import write_report
 
     out = Path(args.out)
-    config = defaults_for("capsnet-multimnist-small", data="multimnist-iou80", max_seconds=args.max_seconds)
     print("Learning to take two overlapping handwritten digits apart.", file=sys.stderr)
-    result = run_training(config, out)
+    result = fit("capsnet-multimnist-small", "multimnist-iou80", out=out, max_seconds=args.max_seconds)
     report = write_report(out)
     if args.json:
         return _print_json({**result, "run": str(out), "report": str(report)})
@@ -127,7 +122,3 @@ def demo(args: Namespace) -> None:
     print(f"Look at it:   {report.resolve()}")
     print(f"Play with it: torchcaps serve {out}")
     print("Go on:        torchcaps train capsnet-mnist-small --max-seconds 180, torchcaps --help")
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

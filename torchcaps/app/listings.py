@@ -30,7 +30,7 @@ def made() -> dict[str, Any]:
     from torchcaps.data import DATA
     from torchcaps.models.registry import MODELS
     from torchcaps.routing import ROUTINGS
-    from torchcaps.training.loop import TrainConfig
+    from torchcaps.training.config import TrainConfig
 
     named = (*TRAINING, "seed", "average", "validation", "checkpoint_seconds", "test_pairs")
     return {
@@ -61,7 +61,7 @@ def routings() -> list[Row]:
 
 def data() -> list[Row]:
     rows = kept()["data"]
-    if "torchcaps.data.named" not in sys.modules:
+    if "torchcaps.data" not in sys.modules:
         return rows
     from torchcaps.data import DATA
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedWriter
@@ -28,15 +29,16 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[BufferedWriter]:
+def written_whole(path: Path, *, mode: int = 0o666, sync: bool = True) -> Iterator[BufferedWriter]:
     """Written to a temporary file, synced, then renamed: whoever looks sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
-        with beside.open("wb") as file:
+        with open(os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode), "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

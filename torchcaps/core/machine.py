@@ -12,12 +12,6 @@ def processor() -> str:
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
-def processor_features() -> str:
-    """Everything that compiled code may depend on: a home folder may be seen from several machines."""
-    found = re.findall(r"^(?:model name|flags|Features|CPU part)\s*:.*", _cpuinfo(), re.M)
-    return "\n".join(sorted(set(found))) or platform.platform() + platform.processor()
-
-
 def memory_available() -> int:
     """Bytes that are free for a new process, as far as the system says: the container's limit where there is one."""
     try:

@@ -1,56 +1,111 @@
-"""What the person waiting for a download sees: a bar on a terminal, else a plain line, always on standard error."""
+"""What a person waiting sees, always on standard error: a bar on a terminal, else a line at the start and now and then.
+
+The one place for downloads (bytes), for images that are read, and for trainings (a share of the budget).
+"""
 
 import sys
-from types import TracebackType
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal
+
+QUIET_SECONDS = 10.0
+"""Between two lines where there is no terminal."""
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
+@contextmanager
+def quietly(quiet: bool = True) -> Iterator[None]:
+    """Inside, nothing is said and no bar is shown; errors are raised all the same."""
+    before = _quiet.set(quiet or _quiet.get())
+    try:
+        yield
+    finally:
+        _quiet.reset(before)
+
+
+def say(line: str) -> None:
+    """A line to the person waiting."""
+    if not _quiet.get():
+        print(line, file=sys.stderr, flush=True)
 
 
 class Progress:
     """Speaks the protocol of pooch's downloaders (`total`, `update`, `reset`, `close`) beside its own `show`."""
 
-    def __init__(self, label: str) -> None:
-        self.label = label
-        self._bar = None
+    def __init__(
+        self, label: str, total: float | None = None, unit: Literal["bytes", "images", "share"] = "bytes"
+    ) -> None:
+        self.label, self.unit, self.done = label, unit, 0.0
+        self._total, self._bar = total, None
+        self.began = time.monotonic()
+        self.last_line = 0.0 if unit == "share" else self.began
 
     def __enter__(self) -> "Progress":
-        if not sys.stderr.isatty():
-            print(self.label, file=sys.stderr, flush=True)
-            return self
-        from rich import progress
-        from rich.console import Console
-
-        columns = (
-            progress.TextColumn("{task.description}"), progress.BarColumn(), progress.DownloadColumn(),
-            progress.TransferSpeedColumn(), progress.TimeRemainingColumn(),
-        )  # fmt: skip
-        self._bar = progress.Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(self.label, total=None)
-        self._bar.start()
+        if sys.stderr.isatty() and not _quiet.get():
+            self._bar = _bar(self.unit)
+            self._task = self._bar.add_task(self.label, total=self._total, status="")
+            self._bar.start()
+        elif self.unit != "share":
+            self._print(self.label)
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
 
-    def show(self, done: int) -> None:
-        """So many bytes have arrived."""
+    @property
+    def rate(self) -> float:
+        """Of what is counted, a second."""
+        return self.done / max(time.monotonic() - self.began, 1e-6)
+
+    def show(self, done: float, status: str = "", line: str | None = None, at_once: bool = False) -> None:
+        """So much is done. Where there is no bar, `line` is printed: `at_once`, or if the last is some time ago."""
+        self.done = done
         if self._bar:
-            self._bar.update(self._task, completed=done)
+            self._bar.update(self._task, completed=done, status=status)
+        elif line and (at_once or time.monotonic() - self.last_line > QUIET_SECONDS):
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        say(line)
+        self.last_line = time.monotonic()
 
     @property
-    def total(self) -> int | None:
-        return None
+    def total(self) -> float | None:
+        return self._total
 
     @total.setter
-    def total(self, expected: int) -> None:
+    def total(self, expected: float) -> None:
+        self._total = expected or None
         if self._bar:
-            self._bar.update(self._task, total=expected or None)
+            self._bar.update(self._task, total=self._total)
 
-    def update(self, count: int) -> None:
-        if self._bar:
-            self._bar.update(self._task, advance=count)
+    def update(self, count: float) -> None:
+        line, done = None, self.done + count
+        if self.unit == "images" and self._total:
+            left = (self._total - done) / max(self.rate, 1e-6)
+            line = f"  {done:,.0f} of {self._total:,.0f} images, {self.rate:,.0f} a second, {left:.0f} s left"
+        self.show(done, f"{self.rate:,.0f} images/s" if self.unit == "images" else "", line)
 
     def reset(self) -> None:
         self.show(0)
 
     def close(self) -> None:
         """pooch calls this after each file; the bar goes with the `with` block."""
+
+
+def _bar(unit: str) -> Any:
+    from rich import progress
+    from rich.console import Console
+
+    amounts = {
+        "bytes": (progress.DownloadColumn(), progress.TransferSpeedColumn()),
+        "images": (progress.MofNCompleteColumn(),),
+        "share": (progress.TaskProgressColumn(),),
+    }
+    status = progress.TextColumn("{task.fields[status]}")
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), *amounts[unit], status)
+    clock = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+    return progress.Progress(*columns, *clock, console=Console(stderr=True), transient=unit != "share")

@@ -5,8 +5,10 @@ out as a batch, `[(b y x) (ky kx t) ...]`, so that any routing serves them; but 
 the parents in all of them compete for it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from einops import rearrange
@@ -14,6 +16,20 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from torchcaps.core.types import CapsuleMap, Capsules
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def table(make: Callable[P, R]) -> Callable[P, R]:
+    """Tensors that depend on sizes alone are made once for each; in a compiled graph they are constants anyway."""
+    remembered = lru_cache(maxsize=64)(torch.inference_mode(False)(make))
+
+    @wraps(make)
+    def given(*sizes: P.args, **named: P.kwargs) -> R:
+        return (make if torch.compiler.is_compiling() else remembered)(*sizes, **named)
+
+    return given
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,13 @@ class Windows:
             rearrange(activations, "b t y x ky kx -> (b y x) (ky kx t)"),
         )
 
+    def positions(self) -> Int64[Tensor, "n ky kx"]:
+        """For each window the positions of the map that it sees, counted through."""
+        rows, columns = torch.arange(self.rows) * self.stride, torch.arange(self.columns) * self.stride
+        within = torch.arange(self.kernel)
+        y, x = rows[:, None, None, None] + within[:, None], columns[:, None, None] + within
+        return (y * self.width + x).flatten(0, 1)
+
     def competition(self, logits: Float[Tensor, "b i j"]) -> Float[Tensor, "b i 1"]:
         """For each child of each window, log Σ exp(logit) over the parents of all windows that it is in."""
         there, back = _places(self)
@@ -57,22 +80,25 @@ class Windows:
         return rearrange(total, "b (n k) t -> (b n) (k t) 1", k=size)
 
 
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)
+@table
 def _places(windows: Windows) -> tuple[Int64[Tensor, "hw m"], Int64[Tensor, "nk"]]:
     """For each position of the map its places in the windows, one past the last where it has fewer; and the way back.
 
     A place is `(window, position in it)`, counted through.
     """
     w = windows
-    corner_y = torch.arange(w.rows)[:, None, None, None] * w.stride
-    corner_x = torch.arange(w.columns)[None, :, None, None] * w.stride
-    y = corner_y + torch.arange(w.kernel)[None, None, :, None]
-    x = corner_x + torch.arange(w.kernel)[None, None, None, :]
-    back = (y * w.width + x).flatten()
-    order = back.argsort(stable=True)
-    counts = back.bincount(minlength=w.height * w.width)
-    nth = torch.arange(len(back)) - (counts.cumsum(0) - counts)[back[order]]
-    there = torch.full((w.height * w.width, int(counts.max())), len(back))
-    there[back[order], nth] = order
-    return there, back
+    y_window, y_within = _along(w.height, w.rows, w.kernel, w.stride)
+    x_window, x_within = _along(w.width, w.columns, w.kernel, w.stride)
+    place = (y_window[:, None, :, None] * w.columns + x_window[:, None]) * w.kernel + y_within[:, None, :, None]
+    place = place * w.kernel + x_within[:, None]
+    missed = (y_window < 0)[:, None, :, None] | (x_window < 0)[:, None]
+    there = place.masked_fill(missed, w.count * w.kernel**2).flatten(2).flatten(0, 1).sort(1).values
+    return there, w.positions().flatten()
+
+
+def _along(size: int, windows: int, kernel: int, stride: int) -> tuple[Int64[Tensor, "s m"], Int64[Tensor, "s m"]]:
+    """Along one side of the map: the windows that each position is in, -1 where it has fewer, and its place in them."""
+    position = torch.arange(size)[:, None]
+    window = (position // stride).clamp(max=windows - 1) - torch.arange(min(windows, -(-kernel // stride)))
+    within = position - window * stride
+    return torch.where(within < kernel, window, -1), within

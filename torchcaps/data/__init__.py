@@ -1,37 +1,20 @@
 """Data by name, in memory, as tensors."""
 
-from torchcaps.data.named import (
-    DATA,
-    DataSpec,
-    find,
-    for_testing,
-    for_training,
-    hashes,
-    images,
-    is_here,
-    load_test_set,
-    prepared,
-    title,
-    training_and_validation,
-)
+from torchcaps.data.dataset import TEST_PAIRS, DataSet
+from torchcaps.data.named import DATA, images, load_test_set, register_data, resolve
 from torchcaps.data.sets import Batch, ImageSet, ImageStream, ScoredSet, Stream
 
 __all__ = [
     "DATA",
+    "TEST_PAIRS",
     "Batch",
-    "DataSpec",
+    "DataSet",
     "ImageSet",
     "ImageStream",
     "ScoredSet",
     "Stream",
-    "find",
-    "for_testing",
-    "for_training",
-    "hashes",
     "images",
-    "is_here",
     "load_test_set",
-    "prepared",
-    "title",
-    "training_and_validation",
+    "register_data",
+    "resolve",
 ]

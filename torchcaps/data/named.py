@@ -1,273 +1,242 @@
-"""Data sets by name: which files, how they are laid out for training, and how for testing."""
+"""Data sets by name: a plain table, which `register_data` adds to, and `resolve`, which makes any data an object."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
 
 from torchcaps.core.errors import UserError
-from torchcaps.data import folder, sources, viewpoints
-from torchcaps.data.folder.listing import is_own
-from torchcaps.data.sets import Augment, ImageSet, ImageStream, ScoredSet, Stream
+from torchcaps.data import sources, viewpoints
+from torchcaps.data.dataset import TEST_PAIRS, DataSet
+from torchcaps.data.own import own_images
+from torchcaps.data.sets import ImageSet, ScoredSet, Stream
+from torchcaps.data.sources import Split
 from torchcaps.data.synthetic import affnist_style, faces
-from torchcaps.data.synthetic.multimnist import RULES, TEST_PAIRS, Digits, PairSet, PairStream
-from torchcaps.data.transforms import Augmentation, augmentation, colour_jitter, place
+from torchcaps.data.synthetic.multimnist import RULES, Digits, PairSet, PairStream, Rule
+from torchcaps.data.tensors import UNNAMED, Given, from_tensors, is_tensors, registered
+from torchcaps.data.transforms import PRESETS, Augmentation
 
-DIGITS = tuple("0123456789")
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 TOYS = ("animal", "human", "airplane", "truck", "car")
-PLACEMENT_SEED = 2017
 
 
-@dataclass(frozen=True)
-class DataSpec:
-    """A data set as the papers use it.
+@dataclass(frozen=True, eq=False)
+class NamedSet(DataSet):
+    """A set of single images as the papers use it, out of files that are fetched by name."""
 
-    Each image is laid on a canvas, its corner drawn from `offsets` while training: negative offsets on a smaller canvas
-    are random crops, small ones around zero are shifts, positive ones on a larger canvas are translations. In testing
-    it lies in the middle, or at fixed random places where the set itself is made of translations. `jitter` is how much
-    brightness and contrast vary while training; `made` turns what is in the files into the set's own images; `views`
-    keeps the images of the (by, familiar or not) viewpoints.
-    """
-
-    files: str
-    about: str
-    image: tuple[int, int, int]
-    classes: tuple[str, ...] = DIGITS
-    offsets: tuple[int, int] = (0, 0)
-    translated: bool = False
-    halved: bool = False
-    objects: int = 1
-    jitter: float = 0.0
-    made: Callable[[np.ndarray, sources.Split], np.ndarray] | None = None
-    views: tuple[viewpoints.By, bool] | None = None
-    augment: str = "none"
-    """The preset for training, where nothing is said by `offsets`."""
+    files: str = field(default="", kw_only=True)
+    """The files' name in `sources`, where it is not the set's own."""
+    made: Callable[[np.ndarray, Split], np.ndarray] | None = field(default=None, kw_only=True)
+    """Turns what is in the files into the images of the set."""
 
     @property
-    def canvas(self) -> tuple[int, int]:
-        return self.image[1:]
+    def source(self) -> str:
+        return self.files or self.name
 
     @property
     def handwritten(self) -> bool:
-        """Whether pictures of digits, on paper or on a screen, are to be prepared as MNIST's were."""
-        return self.files in ("mnist", "mnist-mini")
+        return self.source in ("mnist", "mnist-mini")
+
+    def images(self, split: Split) -> ImageSet:
+        pixels, labels = sources.load_arrays(self.source, split)
+        pixels = self.made(pixels, split) if self.made else pixels
+        return ImageSet(self.name, torch.from_numpy(pixels), torch.from_numpy(labels), self.classes)
+
+    def hashes(self) -> dict[str, str]:
+        return sources.hashes(self.source)
+
+    def fetch(self) -> dict[str, Path]:
+        return {key: sources.fetch(key) for key in sources.SETS[self.source]}
+
+    def is_here(self) -> bool:
+        return sources.have(self.source, "test")
 
 
-_SHIFTED = (-2, 2)
+@dataclass(frozen=True, eq=False)
+class PairedSet(NamedSet):
+    """Two digits in an image, paired by a rule on the fly."""
 
-DATA: dict[str, DataSpec] = {
-    "mnist": DataSpec("mnist", "60,000 + 10,000 handwritten digits", (1, 28, 28), offsets=_SHIFTED),
-    "mnist-mini": DataSpec("mnist-mini", "5,000 + 1,000 of them, inside the package", (1, 28, 28), offsets=_SHIFTED),
-    "fashion-mnist": DataSpec(
-        "fashion-mnist", "60,000 + 10,000 pieces of clothing", (1, 28, 28), FASHION, offsets=_SHIFTED
-    ),
-    "multimnist": DataSpec("mnist", "two digits, shifted by up to 4, sum clipped at 1", (1, 36, 36), objects=2),
-    "multimnist-mini": DataSpec("mnist-mini", "the same of the digits inside the package", (1, 36, 36), objects=2),
-    "multimnist-iou80": DataSpec(
-        "mnist", "two digits, pixel maximum, boxes overlap by IoU >= 0.8", (1, 36, 36), objects=2
-    ),
-    "translated-mnist": DataSpec(
-        "mnist", "digits anywhere on a 40x40 canvas", (1, 40, 40), offsets=(0, 12), translated=True
-    ),
-    "affnist": DataSpec("affnist", "digits under small affine transformations (for testing)", (1, 40, 40)),
-    "affnist-style": DataSpec(
-        "mnist", "the same by our recipe, one map for each digit", (1, 40, 40), made=affnist_style.transformed
-    ),
-    "affnist-style-mini": DataSpec(
-        "mnist-mini", "the same of the digits inside the package", (1, 40, 40), made=affnist_style.transformed
-    ),
-    "cifar10": DataSpec("cifar10", "50,000 + 10,000 photographs; 24x24 crops", (3, 24, 24), CIFAR, offsets=(-8, 0)),
-    "smallnorb": DataSpec(
-        "smallnorb", "stereo pairs of toys; halved, 32x32 crops", (2, 32, 32), TOYS, (-16, 0), halved=True, jitter=0.3
-    ),
-    "norb-style": DataSpec(
-        "norb-style", "toys rendered here, as smallNORB's; 32x32 crops", (2, 32, 32), TOYS, (-16, 0), jitter=0.3
-    ),
-    "cifar10-32": DataSpec("cifar10", "the same, whole", (3, 32, 32), CIFAR, augment="natural"),
-    "faces": DataSpec("faces", "drawn from parts, against other parts", (1, 28, 28), faces.CLASSES),
-    "svhn": DataSpec("svhn", "house numbers", (3, 32, 32), offsets=_SHIFTED),
+    objects: int = field(default=2, kw_only=True)
+    rule: Rule = field(kw_only=True)
+
+    paired = True
+
+    @property
+    def overlay(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rule.overlay
+
+    def stream(
+        self, images: ImageSet, seed: int, pool: int | None = None, augment: Augmentation | None = None
+    ) -> Stream:
+        if augment is not None:
+            raise UserError(f"{self.name} makes its pairs by a rule of its own: leave the augmentation out")
+        return PairStream(Digits(images, self.rule), seed, pool)
+
+    def scored(self, images: ImageSet, pairs: int = TEST_PAIRS) -> ScoredSet:
+        return PairSet(self.name, Digits(images, self.rule), pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class ViewpointSet(NamedSet):
+    """The images of the familiar, or of the novel, viewpoints.
+
+    For validation some toys are kept back altogether, because testing asks about new toys as well.
+    """
+
+    by: viewpoints.By = field(kw_only=True)
+    familiar: bool = field(kw_only=True)
+
+    def _chosen(self, split: Split) -> tuple[viewpoints.Viewpoints, torch.Tensor]:
+        views = viewpoints.read(self.source, split)
+        return views, viewpoints.select(views, self.by, self.familiar)
+
+    def images(self, split: Split) -> ImageSet:
+        return super().images(split).take(self._chosen(split)[1])
+
+    def training_and_validation(self, held_out: int) -> tuple[ImageSet, ImageSet]:
+        if not held_out:
+            return super().training_and_validation(held_out)
+        training, (views, chosen) = self.images("train"), self._chosen("train")
+        instance = views.instance[chosen]
+        new = instance == instance.max()
+        kept = training.take(new.nonzero()[:, 0])
+        return training.take((~new).nonzero()[:, 0]), kept.split(min(held_out, len(kept)))[1]
+
+
+def _halved(pixels: np.ndarray, split: Split) -> np.ndarray:
+    n, c, h, w = pixels.shape
+    return pixels.reshape(n, c, h // 2, 2, w // 2, 2).mean((3, 5), dtype=np.float32).round().astype(np.uint8)
+
+
+_SHIFTED, _NATURAL = PRESETS["shift"], PRESETS["natural"]
+_JITTERED = Augmentation(colour=0.3)
+_STEREO = (2, 32, 32)
+_NORB = {
+    "smallnorb": ("stereo pairs of toys; halved, 32x32 crops", _halved),
+    "norb-style": ("toys rendered here, as smallNORB's; 32x32 crops", None),
 }
-DATA |= {
-    f"{name}:{by}{'' if familiar else '-novel'}": replace(
-        DATA[name],
-        about=f"its {'familiar' if familiar else 'novel'} {by}s ({'a third' if familiar else 'two thirds'})",
-        views=(by, familiar),
-    )
-    for name in ("smallnorb", "norb-style")
-    for by in viewpoints.FAMILIAR
-    for familiar in (True, False)
-}
+
+_SETS = (
+    NamedSet("mnist", "60,000 + 10,000 handwritten digits", (1, 28, 28), augment=_SHIFTED),
+    NamedSet("mnist-mini", "5,000 + 1,000 of them, inside the package", (1, 28, 28), augment=_SHIFTED),
+    NamedSet("fashion-mnist", "60,000 + 10,000 pieces of clothing", (1, 28, 28), FASHION, augment=_SHIFTED),
+    PairedSet(
+        "multimnist",
+        "two digits, shifted by up to 4, sum clipped at 1",
+        (1, 36, 36),
+        files="mnist",
+        rule=RULES["multimnist"],
+    ),
+    PairedSet(
+        "multimnist-mini",
+        "the same of the digits inside the package",
+        (1, 36, 36),
+        files="mnist-mini",
+        rule=RULES["multimnist-mini"],
+    ),
+    PairedSet(
+        "multimnist-iou80",
+        "two digits, pixel maximum, boxes overlap by IoU >= 0.8",
+        (1, 36, 36),
+        files="mnist",
+        rule=RULES["multimnist-iou80"],
+    ),
+    NamedSet("translated-mnist", "digits anywhere on a 40x40 canvas", (1, 40, 40), files="mnist"),
+    NamedSet("affnist", "digits under small affine transformations (for testing)", (1, 40, 40)),
+    NamedSet(
+        "affnist-style",
+        "the same by our recipe, one map for each digit",
+        (1, 40, 40),
+        files="mnist",
+        made=affnist_style.transformed,
+    ),
+    NamedSet(
+        "affnist-style-mini",
+        "the same of the digits inside the package",
+        (1, 40, 40),
+        files="mnist-mini",
+        made=affnist_style.transformed,
+    ),
+    NamedSet("cifar10", "50,000 + 10,000 photographs; 24x24 crops", (3, 24, 24), CIFAR),
+    *(NamedSet(name, about, _STEREO, TOYS, augment=_JITTERED, made=made) for name, (about, made) in _NORB.items()),
+    NamedSet("cifar10-32", "the same, whole", (3, 32, 32), CIFAR, augment=_NATURAL, files="cifar10"),
+    NamedSet("faces", "drawn from parts, against other parts", (1, 28, 28), faces.CLASSES),
+    NamedSet("svhn", "house numbers", (3, 32, 32), augment=_SHIFTED),
+    *(
+        ViewpointSet(
+            f"{name}:{by}{'' if familiar else '-novel'}",
+            f"its {'familiar' if familiar else 'novel'} {by}s ({'a third' if familiar else 'two thirds'})",
+            _STEREO, TOYS, augment=_JITTERED, files=name, made=made, by=by, familiar=familiar,
+        )
+        for name, (_, made) in _NORB.items()
+        for by in viewpoints.FAMILIAR
+        for familiar in (True, False)
+    ),
+)  # fmt: skip
+
+DATA: dict[str, DataSet] = {data.name: data for data in _SETS}
 
 
-def find(name: str, size: tuple[int, int] | None = None) -> DataSpec:
-    """A set by its name, or your own images by their path; these are brought to `size`, or one that suits them."""
+def register_data(name: str, train: Given, test: Given = None, **options: Any) -> None:
+    """Add a data set of one's own to the table: `(images, labels)`, a torch `Dataset`, or a function that returns one.
+
+    Images are uint8 or floats, [n c h w] or [n h w]; labels are [n], or [n k] where an image shows several things.
+    Without `test`, a share of the images is kept for testing. Options: `classes` (names), `about` (a line), `augment`
+    (an `Augmentation`), and of a function, which is called when it is needed, also `image` and `objects`.
+
+    >>> register_data("noise", (torch.rand(20, 8, 8), torch.arange(20) % 2), classes=("even", "odd"))
+    >>> resolve("noise").image
+    (1, 8, 8)
+    """
     if name in DATA:
-        return DATA[name]
-    if folder.is_record(name):
-        record = folder.load(name)
-        return _own(name, record.image, record.classes)
-    if is_own(name):
-        seen = folder.survey(name, size)
-        return _own(name, seen.image, seen.listing.classes)
+        raise UserError(f"there is a data set '{name}' already: choose another name")
+    if os.sep in name or name.startswith(UNNAMED):
+        raise UserError(f"'{name}' is no name for a data set: leave '{os.sep}' and '{UNNAMED}' out")
+    DATA[name] = registered(name, train, test, **options)
+
+
+def resolve(
+    data: str | Path | DataSet | Given,
+    *,
+    size: tuple[int, int] | None = None,
+    like: DataSet | None = None,
+    test: Given = None,
+    classes: Sequence[str] | None = None,
+) -> DataSet:
+    """The data set behind a name, a folder, a CSV, the record of a run, a pair of tensors or a torch `Dataset`.
+
+    One's own pictures are brought to `size`, or to size and classes of the set that they should be `like`. `test` and
+    `classes` go with tensors.
+    """
+    if isinstance(data, DataSet):
+        return data
+    if is_tensors(data):
+        return from_tensors(data, test, classes)
+    if not isinstance(data, str | os.PathLike):
+        raise UserError(f"data is a name, a folder, (images, labels) or a torch Dataset, not {type(data).__name__}")
+    name = str(data)
+    if found := DATA.get(name) or own_images(name, size, like):
+        return found
+    if name.startswith(UNNAMED):
+        raise UserError(f"this run was trained on tensors that have no name ({name}): hand them over again")
     if os.sep in name:
         raise UserError(f"{name} does not exist: give a folder with one sub-folder of images per class, or a .csv")
-    raise UserError(f"unknown data set '{name}'; there are {', '.join(DATA)}, or your own images: a folder or a .csv")
+    raise UserError(
+        f"unknown data set '{name}'; there are {', '.join(DATA)}, or your own images: a folder or a .csv; "
+        "in Python, register_data adds others"
+    )
 
 
-def _own(path: str, image: tuple[int, int, int], classes: tuple[str, ...]) -> DataSpec:
-    """Letters and signs are not mirrored: grey images are only shifted, photographs are varied as photographs are."""
-    return DataSpec(path, "your own images", image, classes, augment="natural" if image[0] == 3 else "shift")
+def images(name: str, split: Split) -> ImageSet:
+    """The images of a split as they are in the files."""
+    return resolve(name).images(split)
 
 
-def prepared(name: str, image: tuple[int, int, int], run: Path) -> str:
-    """The name under which a training knows its data: of your own images the record, the run's if it has one."""
-    if name in DATA:
-        return name
-    kept = run / folder.RECORD
-    if kept.exists():
-        return str(kept)
-    return name if folder.is_record(name) else str(folder.collect(name, image))
-
-
-def _record(name: str) -> folder.Collection:
-    return folder.load(name if folder.is_record(name) else str(folder.collect(name, find(name).image)))
-
-
-def hashes(name: str) -> dict[str, str]:
-    """What pins the data down: of each file, or of your own images of each split."""
-    if name in DATA:
-        return sources.hashes(DATA[name].files)
-    record = _record(name)
-    return {f"{record.name}/{split}": digest for split, digest in record.sha256.items()}
-
-
-def title(name: str) -> str:
-    """What to call a set to a person: of your own images the folder's name."""
-    return name if name in DATA else folder.load(name).name if folder.is_record(name) else Path(name).stem
-
-
-def is_here(name: str) -> bool:
-    """Whether the test images are on this machine."""
-    if name not in DATA:
-        return not folder.is_record(name) or folder.load(name).here()
-    return sources.have(DATA[name].files, "test")
-
-
-def images(name: str, split: sources.Split) -> ImageSet:
-    """The images of a split as they are in the files (halved where the papers do)."""
-    if name not in DATA:
-        return _record(name).images(split)
-    spec = find(name)
-    pixels, labels = sources.load_arrays(spec.files, split)
-    if spec.halved:
-        n, c, h, w = pixels.shape
-        pixels = pixels.reshape(n, c, h // 2, 2, w // 2, 2).mean((3, 5), dtype=np.float32).round().astype(np.uint8)
-    if spec.made:
-        pixels = spec.made(pixels, split)
-    data = ImageSet(name, torch.from_numpy(pixels), torch.from_numpy(labels), spec.classes)
-    if spec.views is None:
-        return data
-    return data.take(viewpoints.select(viewpoints.read(spec.files, split), *spec.views))
-
-
-def _views(spec: DataSpec, split: sources.Split) -> viewpoints.Viewpoints | None:
-    """Of the images of a set that is divided by viewpoints."""
-    if spec.views is None:
-        return None
-    views = viewpoints.read(spec.files, split)
-    kept = viewpoints.select(views, *spec.views)
-    return viewpoints.Viewpoints(*(column[kept] for column in views))
-
-
-def training_and_validation(name: str, held_out: int) -> tuple[ImageSet, ImageSet]:
-    """What to learn from and what to watch meanwhile: of your own images as they were divided.
-
-    Where it is about viewpoints, some toys are kept back altogether, because testing asks about new toys as well.
-    """
-    if name not in DATA:
-        record = _record(name)
-        return record.images("train"), record.images("validation")
-    training = images(name, "train")
-    views = _views(DATA[name], "train")
-    if views is None or not held_out:
-        return training.split(min(held_out, len(training) // 10))
-    new = views.instance == views.instance.max()
-    kept = training.take(new.nonzero()[:, 0])
-    return training.take((~new).nonzero()[:, 0]), kept.split(min(held_out, len(kept)))[1]
-
-
-def for_testing(name: str, data: ImageSet, pairs: int = TEST_PAIRS) -> ScoredSet:
-    """A set in the fixed order and layout in which it is scored."""
-    spec = find(name)
-    if spec.objects == 2:
-        return PairSet(name, Digits(data, RULES[name]), pairs)
-    low, high = spec.offsets
-    offsets = torch.full((len(data), 2), (low + high) // 2)
-    if spec.translated:
-        offsets = torch.from_numpy(np.random.RandomState(PLACEMENT_SEED).randint(low, high + 1, size=(len(data), 2)))
-    elif data.images.shape[2:] == spec.canvas:
-        return data
-    blocks = [
-        place(block, where, *spec.canvas)
-        for block, where in zip(data.images.split(1000), offsets.split(1000), strict=True)
-    ]
-    return ImageSet(name, torch.cat(blocks), data.labels, spec.classes)
-
-
-def for_training(
-    name: str, data: ImageSet, seed: int, pool: int | None = None, augment: Augmentation | None = None
-) -> Stream:
-    """A set as the endless stream that training reads, augmented as the set is meant to be unless told how."""
-    spec = find(name)
-    if spec.objects == 2:
-        if augment is not None:
-            raise UserError(f"{name} makes its pairs by a rule of its own: leave the augmentation out")
-        return PairStream(Digits(data, RULES[name]), seed, pool)
-    if pool is not None:
-        raise UserError(f"a pool of pairs is for MultiMNIST; {name} has single images")
-    return ImageStream(data, seed, _augment(spec, augment))
-
-
-def _augment(spec: DataSpec, chosen: Augmentation | None) -> Augment | None:
-    """The layout on the canvas, then what was chosen: it takes the place of shifts and jitter, but not of crops."""
-    low, high = spec.offsets
-    layout = partial(_scatter, offsets=spec.offsets, canvas=spec.canvas, jitter=spec.jitter)
-    if low == high == 0:
-        chosen = augmentation(spec.augment) if chosen is None else chosen
-        return None if chosen == Augmentation() else chosen
-    if chosen is None:
-        return layout
-    if low == -high:
-        return chosen
-    crops = partial(layout, jitter=0.0)
-    return lambda batch, generator: chosen(crops(batch, generator), generator)
-
-
-def _scatter(
-    batch: Tensor, generator: Generator, offsets: tuple[int, int], canvas: tuple[int, int], jitter: float = 0.0
-) -> Tensor:
-    where = torch.randint(offsets[0], offsets[1] + 1, (len(batch), 2), generator=generator)
-    placed = place(batch, where, *canvas)
-    return colour_jitter(placed, generator, brightness=jitter, contrast=jitter) if jitter else placed
-
-
-def load_test_set(name: str, pairs: int = TEST_PAIRS, like: DataSpec | None = None) -> ScoredSet:
-    """The test set of a name, ready to be scored.
-
-    Other images of your own are brought to the size, and take the classes, of the set that they should be `like`: all
-    of them count, unless there is a test split.
-    """
-    if like is not None and name not in DATA and is_own(name):
-        return folder.load(str(folder.collect(name, like.image, like.classes))).images("test")
-    if like is not None and folder.is_record(name):
-        record = find(name)
-        if (record.image, record.classes) != (like.image, like.classes):
-            raise UserError(f"{name} has other images or classes than this network was trained on")
-    return for_testing(name, images(name, "test"), pairs)
+def load_test_set(name: str, pairs: int = TEST_PAIRS, like: DataSet | None = None) -> ScoredSet:
+    """The test set of a name, ready to be scored; other images of your own become `like` those of another set."""
+    return resolve(name, like=like).test(pairs)

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64, UInt8
+from jaxtyping import Float, Int, Int64, Shaped
 from torch import Generator, Tensor
 
 Augment = Callable[[Tensor, Generator], Tensor]
@@ -60,23 +60,38 @@ def generator_for(seed: int, *position: int) -> Generator:
     return Generator().manual_seed(int(mixed >> np.uint64(1)))
 
 
-def to_float(images: UInt8[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    return images.float().div_(255)
+def to_float(images: Shaped[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """Bytes become numbers from 0 to 1; what has decimals is left as it is."""
+    return images.float().div_(255) if images.dtype == torch.uint8 else images
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Labelled images, a pair of tensors in memory."""
+    """Labelled images, a pair of tensors in memory: bytes or floats, and a label or several labels of each.
+
+    Of an image with several labels the parts are not known, so that the whole image is the target of each.
+    """
 
     name: str
-    images: UInt8[Tensor, "n c h w"]
-    labels: Int64[Tensor, "n"]
+    images: Shaped[Tensor, "n c h w"]
+    labels: Int64[Tensor, "n *k"]
     classes: tuple[str, ...]
-
-    objects = 1
 
     def __len__(self) -> int:
         return len(self.images)
+
+    @property
+    def objects(self) -> int:
+        return 1 if self.labels.ndim == 1 else self.labels.shape[1]
+
+    @property
+    def kinds(self) -> Int64[Tensor, "n"]:
+        """The label by which images are divided and balanced: of several the first."""
+        return self.labels if self.labels.ndim == 1 else self.labels[:, 0]
+
+    def batch(self, images: Shaped[Tensor, "b c h w"], labels: Int64[Tensor, "b *k"]) -> Batch:
+        pixels = to_float(images)
+        return Batch(pixels, labels.reshape(len(labels), -1), pixels[:, None].expand(-1, self.objects, -1, -1, -1))
 
     def take(self, index: Int64[Tensor, "m"]) -> "ImageSet":
         return replace(self, images=self.images[index], labels=self.labels[index])
@@ -84,7 +99,7 @@ class ImageSet:
     def split(self, held_out: int, seed: int = 0) -> tuple["ImageSet", "ImageSet"]:
         """Cut off `held_out` images for validation, each class in its proportion."""
         order = torch.randperm(len(self), generator=generator_for(seed, len(self)))
-        order = order[self.labels[order].argsort(stable=True)]
+        order = order[self.kinds[order].argsort(stable=True)]
         chosen = torch.zeros(len(self), dtype=torch.bool)
         if held_out:
             # Evenly spaced places in an order sorted by class take the same share of every class.
@@ -94,13 +109,12 @@ class ImageSet:
     def some_of_each(self, count: int, seed: int) -> "ImageSet":
         """So many images of each class, or all of a class that has fewer."""
         order = torch.randperm(len(self), generator=generator_for(seed, len(self), count))
-        chosen = [order[self.labels[order] == k][:count] for k in range(len(self.classes))]
+        chosen = [order[self.kinds[order] == k][:count] for k in range(len(self.classes))]
         return self.take(torch.cat(chosen).sort().values)
 
     def batches(self, size: int) -> Iterator[Batch]:
-        for images, labels in zip(self.images.split(size), self.labels.split(size), strict=True):
-            pixels = to_float(images)
-            yield Batch(pixels, labels[:, None], pixels[:, None])
+        for start in range(0, len(self), size):
+            yield self.batch(self.images[start : start + size], self.labels[start : start + size])
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +132,7 @@ class ImageStream:
 
     @property
     def _counts(self) -> Int64[Tensor, "k"]:
-        return torch.bincount(self.data.labels, minlength=len(self.data.classes)).clamp(min=1)
+        return torch.bincount(self.data.kinds, minlength=len(self.data.classes)).clamp(min=1)
 
     @property
     def uneven(self) -> bool:
@@ -132,7 +146,7 @@ class ImageStream:
     def balanced(self) -> "ImageStream":
         """Images of rare classes are shown more often, up to as often as makes all classes equal or `MOST_REPEATS`."""
         repeats = (self._counts.max() / self._counts).round().long().clamp(max=MOST_REPEATS)
-        return replace(self, rows=torch.arange(len(self.data)).repeat_interleave(repeats[self.data.labels]))
+        return replace(self, rows=torch.arange(len(self.data)).repeat_interleave(repeats[self.data.kinds]))
 
     def batch(self, step: int, size: int) -> Batch:
         per_epoch = max(1, len(self) // size)
@@ -142,8 +156,7 @@ class ImageStream:
         images = self.data.images[index]
         if self.augment is not None:
             images = self.augment(images, generator_for(self.seed, epoch, position))
-        pixels = to_float(images) if images.dtype == torch.uint8 else images
-        return Batch(pixels, self.data.labels[index][:, None], pixels[:, None])
+        return self.data.batch(images, self.data.labels[index])
 
 
 @lru_cache(maxsize=2)

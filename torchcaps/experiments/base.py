@@ -39,13 +39,14 @@ from PIL import Image
 
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import read_json, write_bytes, write_json
-from torchcaps.data import sources
-from torchcaps.data.named import find as find_data
+from torchcaps.data import resolve
 from torchcaps.kernels.workspace import keep_freed_memory
 from torchcaps.models.config import Model
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.registry import configure, create_model
-from torchcaps.training.loop import Probe, TrainConfig, defaults_for, train
+from torchcaps.training.config import TrainConfig, defaults_for
+from torchcaps.training.fit import fit
+from torchcaps.training.loop import Probe
 from torchcaps.training.runs import Rows, load_run, manifest
 from torchcaps.viz.figures.style import to_png
 
@@ -148,8 +149,7 @@ class Study:
     def data(self, name: str, stand_in: str | None = None) -> str:
         """The set if it can be had, else the stand-in, said in one line; `NotRun` where there is none."""
         try:
-            for key in sources.SETS.get(find_data(name).files, ()):
-                sources.fetch(key)
+            resolve(name).fetch()
         except UserError:
             if stand_in is None:
                 raise NotRun(f"{name} cannot be fetched here, and nothing stands in for it") from None
@@ -174,7 +174,15 @@ class Study:
             self.say(f"training {trial.name}: {trial.model} on {trial.data}, seed {trial.seed}")
         return self.row(
             trial.name,
-            lambda: train(trial.config, out, dict(trial.overrides), probe=probe),
+            lambda: fit(
+                trial.model,
+                trial.data,
+                out=out,
+                seed=trial.seed,
+                overrides=trial.overrides,
+                probe=probe,
+                **trial.training,
+            ),
             seed=trial.seed,
             trial=wanted,
         )

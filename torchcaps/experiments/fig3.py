@@ -29,7 +29,7 @@ def run(study: Study) -> list[Verdict]:
     answers = probes.answer(model, test)
     chosen = probes.samples(answers, RIGHT, 0, WRONG)
     with style():
-        study.figure("fig3", reconstructions(probes.redraw(model, test, answers, chosen), data.find(name).classes))
+        study.figure("fig3", reconstructions(probes.redraw(model, test, answers, chosen), data.resolve(name).classes))
     scores = study.row("test", lambda: evaluate(model, test), weights=weights, data=name)
     details = study.row("details", lambda: _details(model, test, answers), weights=weights, data=name)
     note = f"{details['wrong']} of {scores['images']:,} are wrong; the first {WRONG} are drawn"

@@ -30,7 +30,7 @@ def run(study: Study) -> list[Verdict]:
     answers = probes.answer(model, test)
     drawn = probes.redraw(model, test, answers, probes.samples(answers, RIGHT, ABSENT, WRONG))
     with style():
-        study.figure("fig5", segmentations(drawn, data.find(name).classes))
+        study.figure("fig5", segmentations(drawn, data.resolve(name).classes))
     scores = study.row("test", lambda: evaluate(model, test), weights=weights, data=name, pairs=pairs)
     absent = study.row("absent", lambda: _absent(model, test, answers), weights=weights, data=name, pairs=pairs)
     return [

@@ -7,7 +7,7 @@ same amount again and again; what comes to rest are the couplings. Both are meas
 import torch
 from torch import Tensor, nn
 
-from torchcaps.data.named import for_testing, images
+from torchcaps.data import resolve
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, judged
 from torchcaps.viz.figures import Curve, curves, style
@@ -45,7 +45,7 @@ def routing_changes(model: nn.Module, pictures: Tensor) -> dict[str, float]:
 
 def run(study: Study) -> list[Verdict]:
     (trial,) = plan(study)
-    held = for_testing(trial.data, images(trial.data, "test").take(torch.arange(PROBED)))
+    held = resolve(trial.data).scored(resolve(trial.data).images("test").take(torch.arange(PROBED)))
     pictures = next(held.batches(PROBED)).images
     study.train(trial, probe=lambda model: routing_changes(model, pictures))
     rows = [row for row in study.metrics(trial) if "logits_1" in row]

@@ -116,5 +116,5 @@ def run(study: Study) -> list[Verdict]:
                    f"chance {chance:.0%}; these digits get {found['right_share']:.0%} of the coupling", limit=0.5),
         ]  # fmt: skip
     with style():
-        study.figure("parse-tree", parse_trees(trees, data.find("mnist").classes, ACTIVE))
+        study.figure("parse-tree", parse_trees(trees, data.resolve("mnist").classes, ACTIVE))
     return verdicts

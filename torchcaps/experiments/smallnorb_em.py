@@ -77,4 +77,4 @@ def _votes(model: MatrixCaps, data: str) -> Figure:
     chosen = torch.cat([answers.right[:1], answers.wrong[:1]])
     batch = pick(test, chosen)
     found = vote_distances(model, batch.images)
-    return vote_histograms(batch.images, *found, batch.labels[:, 0], named.find(data).classes)
+    return vote_histograms(batch.images, *found, batch.labels[:, 0], named.resolve(data).classes)

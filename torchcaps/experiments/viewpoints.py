@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from torchcaps.analysis.evaluate import evaluate
-from torchcaps.data import for_testing, images, training_and_validation
+from torchcaps.data import resolve
 from torchcaps.data.sets import ScoredSet
 from torchcaps.data.viewpoints import FAMILIAR
 from torchcaps.experiments import protocols
@@ -111,14 +111,16 @@ def run(study: Study) -> list[Verdict]:
 
 def _measure(study: Study, data: str, by: str) -> tuple[dict[str, list[float]], dict[str, list[float]], int]:
     """Errors at familiar and at novel viewpoints, a value for each seed; and how many CNNs missed the mark."""
-    asked = images(_part(data, by, "-novel"), "test")
+    novel_views = resolve(_part(data, by, "-novel"))
+    asked = novel_views.images("test")
     count = study.pick(quick=3000, paper=len(asked), smoke=100)
-    unseen = for_testing(asked.name, asked.split(min(count, len(asked)))[1])
+    unseen = novel_views.scored(asked.split(min(count, len(asked)))[1])
     familiar: dict[str, list[float]] = {kind: [] for kind in KINDS}
     novel: dict[str, list[float]] = {kind: [] for kind in KINDS}
     capsules, cnns = ([_trial(study, kind, data, by, seed) for seed in study.seeds_or(SEEDS)] for kind in KINDS)
     study.train_all(capsules)
-    kept = for_testing(capsules[0].data, training_and_validation(capsules[0].data, capsules[0].config.validation)[1])
+    familiar_views = resolve(capsules[0].data)
+    kept = familiar_views.scored(familiar_views.training_and_validation(capsules[0].config.validation)[1])
     marks = [_accuracy(study, "validation", kept, trial) for trial in capsules]
     cnns = [replace(cnn, training={**cnn.training, "stop_at": mark}) for cnn, mark in zip(cnns, marks, strict=True)]
     missed = sum(result["selection"] == "last step" for result in study.train_all(cnns))

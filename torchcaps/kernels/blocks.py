@@ -12,9 +12,11 @@ from torch.utils.checkpoint import checkpoint
 
 from torchcaps.core.functional import votes
 from torchcaps.core.types import Capsules, RoutingOutput
-from torchcaps.kernels import fused_em
 from torchcaps.kernels.tuning import traced
 from torchcaps.routing import EM, Competition, Routing, VoteShape
+
+# Of the votes of a block; at least one image's, because all its windows share their children.
+BLOCK_BYTES = {"cpu": 1 << 23, "cuda": 1 << 27}
 
 
 def route(
@@ -35,7 +37,7 @@ def route(
         return routed(children)
     rows = len(children.poses)
     votes_of_a_row = weight.shape[:3].numel() * weight.element_size()
-    size = fused_em.block_rows(rows, together, votes_of_a_row, weight.device)
+    size = block_rows(rows, together, votes_of_a_row, weight.device)
     if size >= rows:
         return routed(children)
     parts = map(Capsules, children.poses.split(size), children.activations.split(size))
@@ -46,22 +48,28 @@ def route(
     return RoutingOutput(poses, torch.cat([output.activations for output in outputs]))
 
 
+def block_rows(rows: int, together: int, votes_of_a_row: int, device: torch.device) -> int:
+    """How many rows of the batch make a block: a multiple of `together`, the windows of one image."""
+    budget = BLOCK_BYTES.get(device.type, BLOCK_BYTES["cuda"])
+    return min(rows, max(1, budget // (votes_of_a_row * together)) * together)
+
+
 def peak_bytes(routing: Routing, rows: int, together: int, shape: VoteShape, training: bool, number: int = 4) -> int:
     """The most memory that `route` has in use at once, forward and (in training) backward, of numbers of 4 bytes.
 
     Of the whole batch: children and parents, and the gradients of the children. Of one block: tensors of the votes'
-    size, and several of the logits' size in each iteration. Of the layer: its transforms laid out for the matrix
-    products, and their gradient. Counts are those of EM and of dynamic routing; others are taken for the latter.
+    size, and several of the logits' size in each iteration. Counts are those of EM and of dynamic routing; others are
+    taken for the latter.
     """
     i, j, d, p = shape
-    block = fused_em.block_rows(rows, together, i * j * d * number, torch.device("cpu"))
-    votes, logits, transforms = block * i * j * d, block * i * j, i * j * d * p
+    block = block_rows(rows, together, i * j * d * number, torch.device("cpu"))
+    votes, logits = block * i * j * d, block * i * j
     children, parents = rows * i * (p + 1), rows * j * (d + 1)
     iterations = routing.iterations
     if isinstance(routing, EM):
-        inside = fused_em.BUFFERS * votes + transforms + 8 * logits
+        inside = (3 if iterations == 1 else 4) * votes + 6 * logits
         if training:
-            inside = fused_em.BUFFERS * votes + 2 * transforms + (4 + 5 * iterations) * logits
+            inside = (4 + 2 * iterations) * votes + (2 + 3 * iterations) * logits
     else:
         inside = votes + 6 * logits
         if training:

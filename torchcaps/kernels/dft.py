@@ -57,6 +57,13 @@ class Correlation(NamedTuple):
 Axes = tuple[int, int]
 
 
+def factor_count(outputs: Axes, taps: Axes) -> int:
+    """How many factors `correlation` makes of these sizes: one of a real frequency, three of a pair of conjugates."""
+    n, m = (size + kernel - 1 for size, kernel in zip(outputs, taps, strict=True))
+    real = (2 - n % 2) * (2 - m % 2)
+    return real + 3 * (n * m - real) // 2
+
+
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def correlation(

@@ -1,20 +1,41 @@
-"""Which kernel serves which routing. Every layer calls its routing through `route`."""
+"""Which kernel serves which routing: one table. Every layer calls its routing through here."""
 
-from types import ModuleType
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.core.errors import UserError
-from torchcaps.core.types import Capsules, RoutingOutput
+from torchcaps.core.types import CapsuleMap, Capsules, RoutingOutput
 from torchcaps.kernels import blocks, fused_em, fused_routing
-from torchcaps.kernels.blocks import peak_bytes
 from torchcaps.routing import EM, Competition, Dynamic, Routing
 
-__all__ = ["KERNELS", "peak_bytes", "route"]
 
-KERNELS: dict[type[Routing], ModuleType] = {Dynamic: fused_routing, EM: fused_em}
+class Kernel(NamedTuple):
+    """What a kernel computes, and whether it can do so here."""
+
+    supports: Callable[..., bool]
+    """Of a routing, its children and the layer's transforms."""
+    dense: Callable[..., RoutingOutput]
+    """Every child votes for every parent."""
+    windows: Callable[..., CapsuleMap] | None = None
+    """Convolutional capsules, whose parents compete for a child across windows."""
+    shared: Callable[..., RoutingOutput] | None = None
+    """Class capsules, whose positions share their transforms."""
+
+
+KERNELS: dict[type[Routing], Kernel] = {
+    Dynamic: Kernel(fused_routing.supports, fused_routing.route),
+    EM: Kernel(fused_em.supports, fused_em.route, fused_em.route_windows, fused_em.route_shared),
+}
 """By the routing's own class: what is derived from it may compute something else."""
+
+
+def kernel_for(routing: Routing, children: Any, weight: Tensor, trace: bool) -> Kernel | None:
+    """The kernel that can serve this call; a trace is made by the plain twin."""
+    kernel = None if trace else KERNELS.get(type(routing))
+    return kernel if kernel is not None and kernel.supports(routing, children, weight) else None
 
 
 def route(
@@ -30,15 +51,15 @@ def route(
 
     `together` neighbouring rows of the batch are the windows of one image: `competition` is given all of them or none.
     """
-    kernel = KERNELS.get(type(routing))
-    if kernel is not None and not trace and kernel.supports(routing, children, weight, competition):
-        return kernel.route(routing, children, weight, competition, together)
+    kernel = kernel_for(routing, children, weight, trace) if competition is None else None
+    if kernel is not None:
+        return kernel.dense(routing, children, weight)
     output = blocks.route(routing, children, weight, competition=competition, trace=trace, together=together)
-    _check(routing, output, (len(children.poses), weight.shape[1], weight.shape[2]))
+    _check(routing, output, (len(children.poses), *weight.shape[1:3]))
     return output
 
 
-def _check(routing: Routing, output: RoutingOutput, parents: tuple[int, int, int]) -> None:
+def _check(routing: Routing, output: RoutingOutput, parents: tuple[int, ...]) -> None:
     given = tuple(output.poses.shape), tuple(output.activations.shape)
     if given != (parents, parents[:2]):
         raise UserError(

@@ -1,270 +1,162 @@
-"""Dynamic routing without the votes.
+"""Dynamic routing in C: the votes of a few images at a time, made once and kept in cache for all iterations.
 
-The plain twin is `routing(votes(poses, weight))`. It stores û `[b i j d]` (0.26 GB in the paper's MultiMNIST network at
-batch 128) and reads it twice in every iteration. But routing only ever needs û multiplied with something:
+The plain twin is `routing(votes(poses, weight))`. It stores û `[b i j d]` of the whole batch (0.26 GB in the paper's
+MultiMNIST network at batch 128) and reads it from main memory several times in every iteration. The loops in
+`fused_routing.c` take a group of images whose votes fit in cache. With V[j] the sum of v[j] over the iterations so far,
+an iteration is one pass over the votes:
 
-    logits    û[j|i] · V[j]        =  u[i] · (V[j] W[i,j])          V[j]: the sum of v[j] over the iterations so far
-    poses     Σ_i c[i,j] û[j|i]    =  Σ_i (c[i,j] u[i]) W[i,j]
+    c[i] = softmax over j of (prior[i,j] + û[j|i] · V[j])        s[j] = Σ_i c[i,j] û[j|i]
 
-so that two matrix products per parent, over all children and their pose dimensions, do the work of an iteration. V is
-all that an iteration knows about the ones before it: nothing else is kept, the backward pass computes couplings again
-from it, and memory does not grow with the iterations. Children are taken in blocks whose buffers stay in cache.
+V is all that an iteration knows about the ones before it, so only s of every iteration is kept for the backward pass,
+which makes the votes again. A vote's gradient is a sum over the iterations, `c grad_s + grad_logits V`, so the votes'
+gradients are not stored either: they are put together where W's and u's are computed from them.
 """
 
 import ctypes
-from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from torchcaps.core.functional import EPSILON, length, squash
+from torchcaps.core.functional import length, votes
 from torchcaps.core.types import Capsules, RoutingOutput
-from torchcaps.kernels import native
+from torchcaps.kernels import native, workspace
 from torchcaps.kernels.tuning import eligible
-from torchcaps.routing import Competition, Dynamic, Routing
+from torchcaps.routing import Dynamic, Routing
 
-# Of a block's largest buffer, `[j b p i]`: small enough for the cache, large enough to hide the cost of calling torch.
-BLOCK_BYTES = {"cpu": 5 << 19, "cuda": 1 << 26}
-BATCH_BLOCK = 256
-CHILD_BLOCK = 256
-MOST_PARENTS = 256
-
-
-def supports(
-    routing: Routing, children: Capsules, weight: Float[Tensor, "i j d p"], competition: Competition | None = None
-) -> TypeGuard[Dynamic]:
-    """Whether `route` computes this routing here; else its plain twin has to."""
-    return type(routing) is Dynamic and competition is None and eligible(children.poses, weight)
+GROUP_BYTES = 16 << 20
+"""Votes that a thread keeps at a time, small enough for the last-level cache."""
+GROUP_IMAGES = 8
+SPAN_BYTES = 12 << 20
+"""Couplings and gradients of logits that wait for the gradient of W, which is read and written once for all of them."""
+SMALL = 1 << 20
+"""Products of u and W below which a second thread costs more than it brings."""
 
 
-def route(
-    routing: Dynamic,
-    children: Capsules,
-    weight: Float[Tensor, "i j d p"],
-    competition: None = None,
-    together: int = 1,
-) -> RoutingOutput:
-    """What `routing(votes(poses, weight), children)` returns."""
-    full = routing.gradient == "full"
-    v: Tensor = _Route.apply(
-        children.poses, weight, routing.log_priors, routing.bias, routing.iterations, routing.leaky, full
-    )  # pyright: ignore[reportAssignmentType]
+def supports(routing: Routing, children: Capsules, weight: Tensor) -> TypeGuard[Dynamic]:
+    """Whether `route` computes this routing with its loops in C; else its plain twin has to."""
+    if type(routing) is not Dynamic:
+        return False
+    operands = _operands(routing, children, weight)
+    return eligible(*operands, operator=True) and _served(*operands)
+
+
+def route(routing: Dynamic, children: Capsules, weight: Float[Tensor, "i j d p"]) -> RoutingOutput:
+    """What `routing(votes(poses, weight), children)` returns, and that itself for other precisions and devices."""
+    if not _served(*_operands(routing, children, weight)):
+        return routing(votes(children.poses, weight), children)
+    learned, options = (routing.log_priors, routing.bias), (routing.iterations, routing.leaky)
+    v, _ = dynamic_routing(children.poses, weight, *learned, *options, routing.gradient == "full")
     return RoutingOutput(v, length(v))
 
 
-class _Block(NamedTuple):
-    """Some children, laid out for the matrix products; or the gradients with respect to them."""
-
-    u: Float[Tensor, "b p i"]
-    W: Float[Tensor, "j d pi"]
-    prior: Float[Tensor, "j i"] | None
+def _operands(routing: Dynamic, children: Capsules, weight: Tensor) -> list[Tensor]:
+    return [x for x in (children.poses, weight, routing.log_priors, routing.bias) if x is not None]
 
 
-def _zeros_like(block: _Block) -> _Block:
-    prior = None if block.prior is None else torch.zeros_like(block.prior)
-    return _Block(torch.zeros_like(block.u), torch.zeros_like(block.W), prior)
+def _served(*tensors: Tensor) -> bool:
+    return all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors) and _available()
 
 
-class _Route(torch.autograd.Function):
-    """Parents come first, `[j b d]`, because they are the batch of the matrix products."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        u: Float[Tensor, "b i p"],
-        weight: Float[Tensor, "i j d p"],
-        prior: Float[Tensor, "i j"] | None,
-        bias: Float[Tensor, "j d"] | None,
-        iterations: int,
-        leaky: bool,
-        full: bool,
-    ) -> Float[Tensor, "b j d"]:
-        parents, dim = weight.shape[1:3]
-        sums = u.new_empty(iterations, parents, len(u), dim)
-        for rows, blocks in _batches(u, weight, prior):
-            V = torch.zeros_like(sums[0, :, rows])
-            for r in range(iterations):
-                uniform = r == 0 and prior is None
-                s = _uniform_sums(blocks, leaky) if uniform else _weighted_sums(blocks, V, leaky)
-                s = s if bias is None else s + bias[:, None]
-                sums[r, :, rows] = s
-                V += squash(s)
-        ctx.save_for_backward(u, weight, prior, bias, sums)
-        ctx.leaky, ctx.full = leaky, full
-        return squash(sums[-1]).transpose(0, 1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Float[Tensor, "b j d"]) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        u, weight, prior, bias, sums = ctx.saved_tensors
-        grad_u, grad_weight = u.new_empty(u.shape), weight.new_empty(weight.shape)
-        grad_bias = None if bias is None else torch.zeros_like(bias)
-        shared: list[_Block] = []
-        for rows, blocks in _batches(u, weight, prior):
-            shared = shared or [_zeros_like(block) for block in blocks]
-            gradients = [_Block(torch.zeros_like(b.u), g.W, g.prior) for b, g in zip(blocks, shared, strict=True)]
-            V = squash(sums[:, :, rows]).cumsum(0)
-            grad_v, grad_V = grad[rows].transpose(0, 1), torch.zeros_like(V[0])
-            for r in reversed(range(len(sums))):
-                grad_s = _squash_backward(sums[r, :, rows], grad_v)
-                if grad_bias is not None:
-                    grad_bias += grad_s.sum(1)
-                if r == 0 and prior is None:
-                    _uniform_sums_backward(blocks, gradients, grad_s, ctx.leaky)
-                else:
-                    before = V[r - 1] if r > 0 else torch.zeros_like(V[0])
-                    grad_V += _weighted_sums_backward(blocks, gradients, grad_s, before, ctx.leaky, ctx.full)
-                if not ctx.full:
-                    break
-                grad_v = grad_V
-            size = gradients[0].u.shape[2]
-            for part, gradient in zip(grad_u[rows].split(size, 1), gradients, strict=True):
-                part.copy_(gradient.u.transpose(1, 2))
-        for part, gradient in zip(grad_weight.split(shared[0].u.shape[2]), shared, strict=True):
-            part.copy_(gradient.W.unflatten(2, (u.shape[2], -1)).permute(3, 0, 1, 2))
-        grad_prior = None if prior is None else torch.cat([g.prior for g in shared if g.prior is not None], 1).T
-        return grad_u, grad_weight, grad_prior, grad_bias, None, None, None
+@torch.library.custom_op("torchcaps::dynamic_routing", mutates_args=())
+def dynamic_routing(
+    u: Tensor, weight: Tensor, prior: Tensor | None, bias: Tensor | None, iterations: int, leaky: bool, full: bool
+) -> tuple[Tensor, Tensor]:
+    """v `[b j d]`, and s of every iteration `[r b j d]` for the backward pass; `full` matters there only."""
+    v, sums = _fake(u, weight, prior, bias, iterations, leaky, full)
+    _call("route", _sizes(u, weight, prior, iterations, leaky, full), u, weight, prior, bias, sums, v)
+    return v, sums
 
 
-def _batches(
-    u: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"], prior: Float[Tensor, "i j"] | None
-) -> Iterator[tuple[slice, list[_Block]]]:
-    """Slices of the batch, each with its children in blocks."""
-    batch, children, dim = u.shape
-    budget = BLOCK_BYTES.get(u.device.type, BLOCK_BYTES["cuda"])
-    row = min(batch, BATCH_BLOCK) * dim * weight.shape[1] * u.element_size()
-    size = min(children, CHILD_BLOCK, max(8, budget // row // 8 * 8))
-    weights = [x.permute(1, 2, 3, 0).flatten(2).contiguous() for x in weight.split(size)]
-    priors = [None] * len(weights) if prior is None else [x.T.contiguous() for x in prior.split(size)]
-    for start in range(0, batch, BATCH_BLOCK):
-        rows = slice(start, start + BATCH_BLOCK)
-        poses = (x.transpose(1, 2).contiguous() for x in u[rows].split(size, 1))
-        yield rows, [_Block(*parts) for parts in zip(poses, weights, priors, strict=True)]
+@dynamic_routing.register_fake
+def _fake(
+    u: Tensor, weight: Tensor, prior: Tensor | None, bias: Tensor | None, iterations: int, leaky: bool, full: bool
+) -> tuple[Tensor, Tensor]:
+    parents, dim = weight.shape[1:3]
+    return u.new_empty(len(u), parents, dim), u.new_empty(iterations, len(u), parents, dim)
 
 
-def _couplings(logits: Float[Tensor, "j b i"], leaky: bool) -> Float[Tensor, "j b i"]:
-    """Eq. 3; the leak is one more parent, whose logit is 0."""
-    if not leaky:
-        return logits.softmax(0)
-    return torch.cat([logits, torch.zeros_like(logits[:1])]).softmax(0)[:-1]
+@torch.library.custom_op("torchcaps::dynamic_routing_backward", mutates_args=())
+def dynamic_routing_backward(
+    grad: Tensor, u: Tensor, weight: Tensor, prior: Tensor | None, sums: Tensor, leaky: bool, full: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of u, of W, of the priors (empty if there are none) and of s, summed over the iterations `[b j d]`."""
+    results = _fake_backward(grad, u, weight, prior, sums, leaky, full)
+    grad_u, grad_weight, grad_prior, grad_s = results
+    wanted = (grad_u, grad_weight, None if prior is None else grad_prior, grad_s)
+    _call("route_backward", _sizes(u, weight, prior, len(sums), leaky, full), u, weight, prior, sums, grad, *wanted)
+    return results
 
 
-def _uniform_sums(blocks: list[_Block], leaky: bool) -> Float[Tensor, "j b d"]:
-    """The first iteration without priors: all couplings are equal."""
-    parents, dim, _ = blocks[0].W.shape
-    s = sum(block.u.flatten(1) @ block.W.flatten(0, 1).T for block in blocks)
-    return s.unflatten(1, (parents, dim)).transpose(0, 1) / (parents + leaky)  # pyright: ignore[reportAttributeAccessIssue]
+@dynamic_routing_backward.register_fake
+def _fake_backward(
+    grad: Tensor, u: Tensor, weight: Tensor, prior: Tensor | None, sums: Tensor, leaky: bool, full: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    shapes = (u.shape, weight.shape, (0,) if prior is None else prior.shape, grad.shape)
+    grad_u, grad_weight, grad_prior, grad_s = (u.new_empty(shape) for shape in shapes)
+    return grad_u, grad_weight, grad_prior, grad_s
 
 
-def _uniform_sums_backward(
-    blocks: list[_Block], gradients: list[_Block], grad_s: Float[Tensor, "j b d"], leaky: bool
-) -> None:
-    grad = grad_s.transpose(0, 1).flatten(1) / (len(grad_s) + leaky)
-    for block, gradient in zip(blocks, gradients, strict=True):
-        gradient.u.flatten(1).addmm_(grad, block.W.flatten(0, 1))
-        gradient.W.flatten(0, 1).addmm_(grad.T, block.u.flatten(1))
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    u, weight, prior, bias, _, ctx.leaky, ctx.full = inputs
+    ctx.biased = bias is not None
+    ctx.save_for_backward(u, weight, prior, output[1])
 
 
-def _weighted_sums(blocks: list[_Block], V: Float[Tensor, "j b d"], leaky: bool) -> Float[Tensor, "j b d"]:
-    """Couplings from V, and what the children then send: one pass over the weights for Eq. 2 and 3."""
-    s = torch.zeros_like(V)
-    buffer = V.new_empty(0)
-    for u, W, prior in blocks:
-        shape = (len(V), *u.shape)
-        buffer = buffer if buffer.shape == shape else V.new_empty(shape)
-        torch.bmm(V, W, out=buffer.flatten(2))
-        _share_out(buffer, u, prior, leaky)
-        s.baddbmm_(buffer.flatten(2), W.transpose(1, 2))
-    return s
+def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    u, weight, prior, sums = ctx.saved_tensors
+    grads = dynamic_routing_backward(grad, u, weight, prior, sums, ctx.leaky, ctx.full)
+    grad_u, grad_weight, grad_prior, grad_s = grads
+    grad_bias = grad_s.sum(0) if ctx.biased else None
+    return grad_u, grad_weight, None if prior is None else grad_prior, grad_bias, None, None, None
 
 
-def _weighted_sums_backward(
-    blocks: list[_Block],
-    gradients: list[_Block],
-    grad_s: Float[Tensor, "j b d"],
-    V: Float[Tensor, "j b d"],
-    leaky: bool,
-    full: bool,
-) -> Float[Tensor, "j b d"]:
-    """Adds to the children's gradients and returns V's.
+dynamic_routing.register_autograd(_backward, setup_context=_setup_context)
 
-    A vote's gradient is `c grad_s + grad_logits V`: the sum over a pair, so V and grad_s travel side by side as the
-    rows of one matrix. Without `full`, grad_logits reaches the priors only.
-    """
-    pair = torch.stack([V, grad_s], 1)
-    used = slice(None) if full else slice(1, 2)
-    rows = pair[:, used].flatten(1, 2).transpose(1, 2)
-    grad_V = torch.zeros_like(V)
-    buffer = V.new_empty(0)
-    for (u, W, prior), gradient in zip(blocks, gradients, strict=True):
-        shape = (len(V), 2, *u.shape)
-        buffer = buffer if buffer.shape == shape else V.new_empty(shape)
-        torch.bmm(pair.flatten(1, 2), W, out=buffer.flatten(1, 2).flatten(2))
-        _share_out_backward(buffer, u, prior, gradient, leaky, full)
-        gradient.W.baddbmm_(rows, buffer[:, used].flatten(1, 2).flatten(2))
-        if full:
-            grad_V.baddbmm_(buffer[:, 0].flatten(2), W.transpose(1, 2))
-    return grad_V
-
-
-def _share_out(
-    through: Float[Tensor, "j b p i"], u: Float[Tensor, "b p i"], prior: Float[Tensor, "j i"] | None, leaky: bool
-) -> None:
-    """`through`, which is V W, becomes what every child sends to every parent: its pose times the coupling."""
-    loops = _loops(through, u, prior)
-    if loops is not None:
-        loops.share_out(_Sizes(*through.shape, leaky), *native.pointers(through, u, prior))
-        return
-    logits = (through * u).sum(2)
-    c = _couplings(logits if prior is None else logits + prior[:, None], leaky)
-    torch.mul(c.unsqueeze(2), u, out=through)
-
-
-def _share_out_backward(
-    through: Float[Tensor, "j 2 b p i"],
-    u: Float[Tensor, "b p i"],
-    prior: Float[Tensor, "j i"] | None,
-    gradient: _Block,
-    leaky: bool,
-    full: bool,
-) -> None:
-    """`through`, which is V W and grad_s W, becomes the children times grad_logits and times the couplings."""
-    parents, _, b, _, i = through.shape
-    loops = _loops(through, u, prior, gradient.u)
-    if loops is not None:
-        grad_logits = None if gradient.prior is None else through.new_empty(parents, b, i)
-        sizes = _Sizes(parents, *u.shape, leaky)
-        loops.share_out_backward(sizes, int(full), *native.pointers(through, u, prior, gradient.u, grad_logits))
-    else:
-        logits, grad_c = (through * u).sum(3).unbind(1)
-        c = _couplings(logits if prior is None else logits + prior[:, None], leaky)
-        grad_logits = c * (grad_c - (c * grad_c).sum(0))
-        factors = torch.stack([grad_logits, c], 1).unsqueeze(3)
-        used = slice(None) if full else slice(1, 2)
-        gradient.u.add_((factors * through)[:, used].sum((0, 1)))
-        torch.mul(factors, u, out=through)
-    if gradient.prior is not None and grad_logits is not None:
-        gradient.prior.add_(grad_logits.sum(1))
-
-
-def _loops(through: Tensor, *others: Tensor | None) -> ctypes.CDLL | None:
-    """The loops keep couplings on the stack, where there is room for so many parents."""
-    if len(through) > MOST_PARENTS:
-        return None
-    return native.loops("routing_blocks", through, *(x for x in others if x is not None))
+_NAMES = "batch children parents dim child_dim iterations leaky full priors group span outer inner"
 
 
 class _Sizes(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_long) for name in ("parents", "rows", "dim", "children", "leaky")]
+    """`Sizes` of fused_routing.c."""
+
+    _fields_ = [(name, ctypes.c_long) for name in _NAMES.split()]
 
 
-def _squash_backward(s: Float[Tensor, "j b d"], grad: Float[Tensor, "j b d"]) -> Float[Tensor, "j b d"]:
-    """With n = |s|² and f = √(n + ε) / (1 + n), v = f s: the gradient is `f g + 2 f' (g · s) s`."""
-    n = s.square().sum(-1, keepdim=True)
-    root = torch.sqrt(n + EPSILON)
-    f = root / (1 + n)
-    slope = 0.5 / (root * (1 + n)) - f / (1 + n)
-    return f * grad + (2 * slope * (grad * s).sum(-1, keepdim=True)) * s
+def _sizes(u: Tensor, weight: Tensor, prior: Tensor | None, iterations: int, leaky: bool, full: bool) -> _Sizes:
+    """No number depends on `group`, `outer` and `inner`; `span` rounds the gradient of W differently."""
+    batch, children, child_dim = u.shape
+    parents, dim = weight.shape[1:3]
+    threads = 1 if u.numel() * parents * dim < SMALL else torch.get_num_threads()
+    outer, inner = (threads, 1) if batch >= 2 * threads else (1, threads)
+    image = children * parents * u.element_size()
+    group = max(1, min(-(-batch // outer), GROUP_IMAGES, GROUP_BYTES // (image * dim)))
+    priors = prior is not None
+    passes = iterations if priors else max(1, iterations - 1)
+    span = max(1, min(batch, SPAN_BYTES // (2 * image * passes)))
+    return _Sizes(batch, children, parents, dim, child_dim, iterations, leaky, full, priors, group, span, outer, inner)
+
+
+def _call(name: str, sizes: _Sizes, u: Tensor, *others: Tensor | None) -> None:
+    """Inputs may have any layout; what is written to is contiguous."""
+    loops = _loops()
+    if loops is None:
+        raise RuntimeError("torchcaps::dynamic_routing needs its loops in C, and they could not be compiled here")
+    tensors = [None if x is None else x.contiguous() for x in (u, *others)]
+    room = workspace.take(loops.room_size(sizes, int(name == "route_backward")), like=u)
+    getattr(loops, name)(sizes, *native.pointers(*tensors, room))
+    workspace.give(room)
+
+
+@torch.compiler.assume_constant_result
+def _available() -> bool:
+    return _loops() is not None
+
+
+def _loops() -> ctypes.CDLL | None:
+    loops = native.library("fused_routing")
+    if loops is not None and loops.route.argtypes is None:
+        loops.room_size.argtypes, loops.room_size.restype = [_Sizes, ctypes.c_long], ctypes.c_long
+        for function, pointers in ((loops.route, 7), (loops.route_backward, 10)):
+            function.argtypes, function.restype = [_Sizes, *[ctypes.c_void_p] * pointers], None
+    return loops

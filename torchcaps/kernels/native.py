@@ -1,48 +1,53 @@
 """Loops in C, for what takes PyTorch a dozen passes over memory and a loop only one.
 
-They are compiled when first needed, which takes about a second, and kept in the user's cache folder. Where there is no
-compiler, everything works without them, slower. Their threads are PyTorch's own: the OpenMP that it brings is used, not
-a second one beside it.
+They come with the package, compiled for several levels of processors. Where they do not (a source checkout that was
+never installed, an edited source, a package built without a compiler), all of them are compiled at first use, in a few
+seconds that are announced, and kept in the user's cache folder. Where that fails too, everything works without them,
+slower; the reason is logged once and remembered, so that the next start does not try again. Their threads are
+PyTorch's own: the OpenMP that it brings is used, not a second one beside it.
 """
 
 import ctypes
-import hashlib
-import os
+import logging
 import re
-import shutil
-import subprocess
+import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchcaps.core.files import cache_folder
-from torchcaps.core.machine import processor_features
+from torchcaps.kernels import cache, compiler
+from torchcaps.kernels.compiler import CompileError
 
-# Sums may be reordered, as every BLAS does; what is not a number stays so.
-FLAGS = ("-O3", "-march=native", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fPIC")
+log = logging.getLogger("torchcaps")
+_lock = threading.RLock()
+_states: dict[str, "Loaded"] = {}
 
 
-@lru_cache(maxsize=8)
+class Loaded(NamedTuple):
+    """What became of the loops of one source."""
+
+    functions: ctypes.CDLL | None
+    origin: str
+    """"package", "cache", "compiled" (into the cache, by this process), or "missing"."""
+    level: str = ""
+    openmp: bool = False
+    path: str = ""
+    reason: str = ""
+
+
+@lru_cache(maxsize=32)
 def library(name: str) -> ctypes.CDLL | None:
     """The functions of `name`.c beside this file, or None where they cannot be had."""
-    source = Path(__file__).with_name(f"{name}.c")
-    compiler = shutil.which(os.environ.get("CC") or "cc")
-    if compiler is None:
-        return None
-    flags = (*FLAGS, "-fopenmp" if _share_openmp() else "-fopenmp-simd")
-    known_by = hashlib.sha256(
-        "\n".join([source.read_text(), *flags, compiler, processor_features()]).encode()
-    ).hexdigest()[:16]
-    try:
-        path = cache_folder() / "native" / f"{name}-{known_by}.so"
-        if not path.exists():
-            _compile([compiler, *flags], source, path)
-        return ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError):
-        return None
+    with _lock:
+        _states[name] = _load(name)
+        return _states[name].functions
 
 
 def loops(name: str, *tensors: Tensor) -> ctypes.CDLL | None:
@@ -56,20 +61,103 @@ def pointers(*tensors: Tensor | None) -> list[ctypes.c_void_p]:
     return [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
 
 
-def _share_openmp() -> bool:
-    """Make the OpenMP library that PyTorch has loaded visible to ours."""
+def state(name: str) -> Loaded:
+    library(name)
+    return _states[name]
+
+
+def _load(name: str) -> Loaded:
+    usable = _usable_levels()
+    shared = _share_openmp()
+    for level in usable:
+        for openmp in (True, False) if shared else (False,):
+            path = compiler.PACKAGED / f"{compiler.stem(name, level, openmp)}.so"
+            if path.exists():
+                try:
+                    return Loaded(ctypes.CDLL(str(path)), "package", level, openmp, str(path))
+                except OSError as error:
+                    log.warning("torchcaps: %s cannot be loaded: %s", path, error)
     try:
-        loaded = re.search(r"/\S*libgomp\S*", Path("/proc/self/maps").read_text())
-        return bool(loaded and ctypes.CDLL(loaded[0], ctypes.RTLD_GLOBAL))
+        return _from_cache(name, usable[0], shared)
+    except (OSError, CompileError) as error:
+        return Loaded(None, "missing", reason=str(error))
+
+
+def _from_cache(name: str, level: str, shared: bool) -> Loaded:
+    """From the cache, where it may have to be compiled to. All sources are, at once: a user waits once."""
+    command = compiler.command()
+    if command is None:
+        message = "the C loops are not built and there is no C compiler: routing and convolutions are slower"
+        _tell(logging.WARNING, message)
+        raise CompileError("no C compiler")
+    try:
+        folder = cache.private_folder(cache_folder() / "native")
+    except OSError as error:
+        _tell(logging.WARNING, f"the C loops are not built and cannot be kept, so they are not used: {error}")
+        raise
+    openmp = shared and compiler.shares_openmp(command)
+    stems = {source: compiler.stem(source, level, openmp, tuple(command)) for source in compiler.sources()}
+    found = cache.find_library(folder, stems[name])
+    origin = "cache"
+    if found is None:
+        reason = cache.known_failure(folder, stems[name])
+        if reason is not None:
+            _tell(logging.INFO, f"the C loops could not be compiled lately: {reason}")
+            raise CompileError(f"{reason} (remembered; remove {folder} to try again)")
+        origin = "compiled"
+        wanted = [n for n, stem in stems.items() if cache.find_library(folder, stem) is None]
+        _compile(command, folder, {n: stems[n] for n in wanted}, level, openmp)
+        found = cache.find_library(folder, stems[name])
+        if found is None:
+            raise CompileError(cache.known_failure(folder, stems[name]) or "it was removed at once")
+    try:
+        return Loaded(ctypes.CDLL(str(found)), origin, level, openmp, str(found))
+    except OSError as error:
+        found.unlink(missing_ok=True)
+        _failed(folder, stems[name], f"{found.name} cannot be loaded: {error}")
+        raise
+
+
+def _compile(command: list[str], folder: Path, stems: dict[str, str], level: str, openmp: bool) -> None:
+    files = ", ".join(f"{name}.c" for name in stems)
+    print(f"torchcaps: compiling {files} for this machine, once; a few seconds", file=sys.stderr, flush=True)
+
+    def one(name: str) -> None:
+        try:
+            with tempfile.TemporaryDirectory(dir=folder) as room:
+                built = Path(room) / "built.so"
+                compiler.build(command, name, level, openmp, built)
+                cache.store_library(folder, stems[name], built)
+        except CompileError as error:
+            _failed(folder, stems[name], str(error))
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(one, stems))
+
+
+def _failed(folder: Path, stem: str, reason: str) -> None:
+    _tell(logging.WARNING, f"a C loop could not be compiled, PyTorch does its work, slower: {reason}")
+    cache.remember_failure(folder, stem, reason)
+
+
+@lru_cache(maxsize=64)
+def _tell(level: int, message: str) -> None:
+    """Once in a process."""
+    log.log(level, "torchcaps: %s", message)
+
+
+def _usable_levels() -> list[str]:
+    """Those that this processor can run, best first; PyTorch has looked, `ATEN_CPU_CAPABILITY` may lower it."""
+    able = {"AVX512": ("avx512", "avx2", "base"), "AVX2": ("avx2", "base")}.get(
+        torch.backends.cpu.get_cpu_capability(), ("base",)
+    )
+    return [level for level in compiler.levels() if level in able]
+
+
+def _share_openmp() -> bool:
+    """Make the OpenMP library that PyTorch has loaded visible to ours; False where there is none of GNU's functions."""
+    try:
+        loaded = re.findall(r"/\S*lib(?:gomp|iomp5)\S*", Path("/proc/self/maps").read_text())
+        return any(hasattr(ctypes.CDLL(path, ctypes.RTLD_GLOBAL), "GOMP_parallel") for path in dict.fromkeys(loaded))
     except OSError:
         return False
-
-
-def _compile(command: list[str], source: Path, path: Path) -> None:
-    """Beside, then renamed: two processes may do this at once. OpenMP is not linked: its symbols are there already."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        part, whole = Path(folder) / "part.o", Path(folder) / path.name
-        for arguments in ([*command, "-c", source, "-o", part], [command[0], "-shared", part, "-o", whole]):
-            subprocess.run(arguments, check=True, capture_output=True, timeout=60)
-        os.replace(whole, path)

@@ -1,93 +1,35 @@
-"""Convolution with fewer multiplications: the strided one of the primary capsules, and 3x3 ones of many channels.
+"""Convolution with fewer multiplications, in the Fourier domain: for large kernels, strided or not.
 
 The plain twin is `torch.nn.functional.conv2d`. A convolution of stride s is the sum of s² convolutions of stride 1, one
 for each phase of rows and columns modulo s. Each is small enough for a Fourier transform as a product with a small
-matrix (`dft.py`), and the phases add up among the frequencies: there they are just more channels. What is left is one
+matrix (`dft.py`), and the phases add up in the Fourier domain: there they are just more channels. What is left is one
 matrix product for each real factor f:
 
     x̂ [f b c] = T_x x,   ŵ [f o c] = T_w w,   ŷ[f] = x̂[f] ŵ[f]ᵀ,   y = T_yᵀ ŷ        c running over phases and channels
 
 The paper's 9x9 convolution of stride 2 takes 592 real products for each pair of channels instead of 2916 on a 20x20
 image, and 1168 instead of 8100 on 28x28; a padded 3x3 one on 8x8 takes 148 instead of 576. Gradients are the transposed
-maps, so that they are exact to rounding too. What tiles of pixels do with fewer products still is left to
-`winograd.py`.
+maps, so that they are exact to rounding too. Tiles of pixels take fewer products still for 3x3 kernels (`winograd.py`).
 
 Results lie in memory pixel by pixel, `[h w b c]`: what the transforms of a next convolution read without copying.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import pad
 
-from torchcaps.kernels import winograd, workspace
+from torchcaps.kernels import workspace
 from torchcaps.kernels.dft import Correlation, Transform, correlation
 from torchcaps.kernels.remembered import remembered
-from torchcaps.kernels.tuning import eligible, mode, wins
 
 # Of the pixels that are transformed at once, so that what lies between the two steps of a transform stays in cache.
 CHUNK_BYTES = 4 << 20
-# Multiplications below which the transforms cannot pay (about 2 ms of one core).
-WORTH_MEASURING = 15 * 10**7
-
-
-def convolve(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o yh yw"]:
-    """`conv(x)`, by the faster twin."""
-    if not supports(conv, x):
-        return conv(x)
-    return phase_conv2d(x, conv.weight, conv.bias, conv.stride[0], _padding(conv))
-
-
-def _padding(conv: nn.Conv2d) -> int:
-    return conv.padding[0]  # pyright: ignore[reportReturnType]
-
-
-def supports(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
-    """Whether `phase_conv2d` computes this layer here, and is the faster twin."""
-    kernel, stride, padding = conv.weight.shape[2:], conv.stride[0], _padding(conv)
-    if not (
-        type(conv) is nn.Conv2d
-        and eligible(x, conv.weight)
-        and conv.stride == (stride, stride)
-        and conv.padding == (padding, padding)
-        and conv.padding_mode == "zeros"
-        and conv.dilation == (1, 1)
-        and conv.groups == 1
-        and x.ndim == 4
-        and all(size + 2 * padding >= taps for size, taps in zip(x.shape[2:], kernel, strict=True))
-        and not (conv._forward_hooks or conv._forward_pre_hooks or conv._backward_hooks or conv._backward_pre_hooks)
-    ):
-        return False
-    if mode() == "fast":
-        return True
-    outputs = _sizes(x.shape, conv.weight.shape, stride, padding).outputs
-    if len(x) * conv.weight.numel() * math.prod(outputs) < WORTH_MEASURING:
-        return False
-    training = torch.is_grad_enabled() and conv.weight.requires_grad
-    # Batches are told apart by powers of two, so that the last one of an epoch is not measured for itself.
-    batch = 2 ** (len(x) - 1).bit_length()
-    name = (
-        f"{'training' if training else 'inference'} conv2d {batch} x {x.shape[1]} x {x.shape[2]} x {x.shape[3]} by "
-        f"{conv.out_channels} x {kernel[0]} x {kernel[1]}, stride {stride}, padding {padding}, "
-        f"{x.dtype} on {x.device.type}"
-    )
-    twins = [partial(_once, twin, x, conv.weight, stride, padding, training) for twin in (conv2d, phase_conv2d)]
-    return wins(name, *twins)
-
-
-def _once(twin: Callable[..., Tensor], x: Tensor, weight: Tensor, stride: int, padding: int, training: bool) -> None:
-    with torch.set_grad_enabled(training):
-        y = twin(x.detach().requires_grad_(training), weight.detach().requires_grad_(training), None, stride, padding)
-        if training:
-            y.backward(torch.ones_like(y))
-        if y.device.type == "cuda":
-            torch.cuda.synchronize()
 
 
 def phase_conv2d(
@@ -102,14 +44,8 @@ def phase_conv2d(
         x, padding = pad(x, (padding,) * 4), 0
     sizes = _sizes(x.shape, weight.shape, stride, padding)
     differentiated = torch.is_grad_enabled()
-    tiles = winograd.cut(sizes.outputs)
-    if winograd.supports(x, weight, stride) and tiles.products <= sizes.maps(x).outputs.factors:
-        factors = partial(winograd.weight_factors, tile=tiles.tile)
-        w_hat = None if differentiated else remembered(weight, ("tiles", tiles.tile), factors)
-        y = winograd.winograd_conv2d(x, weight, w_hat, padding)
-    else:
-        w_hat = None if differentiated else remembered(weight, sizes, partial(_weight_factors, sizes=sizes))
-        y: Tensor = _PhaseConv.apply(x, weight, w_hat, stride, padding)  # pyright: ignore[reportAssignmentType]
+    w_hat = None if differentiated else remembered(weight, sizes, partial(_weight_factors, sizes=sizes))
+    y: Tensor = _PhaseConv.apply(x, weight, w_hat, stride, padding)  # pyright: ignore[reportAssignmentType]
     return y if bias is None else y + bias[:, None, None]
 
 

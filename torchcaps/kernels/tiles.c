@@ -8,6 +8,19 @@
 #define MOST 8
 #define INLINE static inline __attribute__((always_inline))
 
+/* What one instruction computes. Written as a vector, because to find it out for every loop takes a compiler ten times
+   as long. */
+#if defined(__AVX512F__)
+#define WIDTH 16
+#elif defined(__AVX__)
+#define WIDTH 8
+#else
+#define WIDTH 4
+#endif
+#define PARTS (LANES / WIDTH)
+typedef float Vector __attribute__((vector_size(4 * WIDTH)));
+typedef float Anywhere __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias)); /* at any address */
+
 typedef struct {
     long images, rows, columns, channels; /* of what has the pixels */
     long by_image, by_row, by_column;     /* how far apart they are in memory */
@@ -15,8 +28,12 @@ typedef struct {
     long first, step;                     /* where the first tile begins, outside of the image if negative; the next */
 } Sizes;
 
-typedef const float Matrix[MOST][MOST]; /* constants: a zero or a one costs nothing, as all loops over them unroll */
-typedef float Tile[MOST][MOST][LANES];
+typedef const float Matrix[MOST][MOST]; /* constants: a zero costs nothing, as the loops over entries unroll */
+typedef union {
+    Vector part[PARTS];
+    float lane[LANES];
+} Channels;
+typedef Channels Tile[MOST][MOST];
 
 /* For results of 4x4, through the points 0, 1, -1, 2, -2 and infinity. */
 static Matrix INPUT_4 = {{4, 0, -5, 0, 1},  {0, -4, -4, 1, 1}, {0, 4, -4, -1, 1},
@@ -51,35 +68,42 @@ static Matrix OUTPUT_6 = {{1},
                           {1, -1. / 2, 1. / 4, -1. / 8, 1. / 16, -1. / 32},
                           {0, 0, 0, 0, 0, 1}};
 
-/* out[k][r] = sum over c of M[r][c] in[c][k], or of M[c][r]: a product on one side, and the sides change places */
+/* out[k][r] = sum over c of M[r][c] in[c][k], or of M[c][r]: a product on one side, and the sides change places.
+   Only the loops over M's entries unroll: eight times the code would be no faster. */
 INLINE void product(Matrix M, int adjoint, int rows, int columns, int width, Tile in, Tile out) {
-#pragma GCC unroll 8
     for (int k = 0; k < width; k++)
+        for (int part = 0; part < PARTS; part++)
 #pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) {
-            float sum[LANES] = {0};
+            for (int r = 0; r < rows; r++) {
+                Vector sum = {0};
 #pragma GCC unroll 8
-            for (int c = 0; c < columns; c++) {
-                float entry = adjoint ? M[c][r] : M[r][c];
-                if (entry != 0)
-                    for (int l = 0; l < LANES; l++) sum[l] += entry * in[c][k][l];
+                for (int c = 0; c < columns; c++) {
+                    float entry = adjoint ? M[c][r] : M[r][c];
+                    if (entry != 0) sum += entry * in[c][k].part[part];
+                }
+                out[k][r].part[part] = sum;
             }
-            for (int l = 0; l < LANES; l++) out[k][r][l] = sum[l];
-        }
 }
 
-INLINE void copy(float *to, const float *from, long count) {
+INLINE void read(Channels *to, const float *from, long count) {
     if (count == LANES)
-        for (int l = 0; l < LANES; l++) to[l] = from[l];
+        for (int part = 0; part < PARTS; part++) to->part[part] = ((const Anywhere *)from)[part];
     else
-        for (int l = 0; l < count; l++) to[l] = from[l];
+        for (int l = 0; l < LANES; l++) to->lane[l] = l < count ? from[l] : 0;
 }
 
-INLINE void add(float *to, const float *from, long count) {
+INLINE void write(float *to, const Channels *from, long count) {
     if (count == LANES)
-        for (int l = 0; l < LANES; l++) to[l] += from[l];
+        for (int part = 0; part < PARTS; part++) ((Anywhere *)to)[part] = from->part[part];
     else
-        for (int l = 0; l < count; l++) to[l] += from[l];
+        for (int l = 0; l < count; l++) to[l] = from->lane[l];
+}
+
+INLINE void add(float *to, const Channels *from, long count) {
+    if (count == LANES)
+        for (int part = 0; part < PARTS; part++) ((Anywhere *)to)[part] += from->part[part];
+    else
+        for (int l = 0; l < count; l++) to[l] += from->lane[l];
 }
 
 /* How far a pixel of tile i is from the image's first, or -1 outside of it. */
@@ -88,53 +112,55 @@ INLINE long place(Sizes n, long i, int row, int column) {
     return y < 0 || y >= n.rows || x < 0 || x >= n.columns ? -1 : y * n.by_row + x * n.by_column;
 }
 
-INLINE void to_factors(Matrix M, int side, int size, Sizes n, long i, const float *pixels, float *factors) {
-    long tiles = n.down * n.across, all = n.images * tiles;
-    for (long c = 0; c < n.channels; c += LANES) {
-        long count = n.channels - c < LANES ? n.channels - c : LANES;
-        Tile t, half, f;
-        for (int y = 0; y < size; y++)
-            for (int x = 0; x < size; x++) {
-                long at = place(n, i, y, x);
-                if (at < 0 || count < LANES)
-                    for (int l = 0; l < LANES; l++) t[y][x][l] = 0;
-                if (at >= 0) copy(t[y][x], pixels + i / tiles * n.by_image + at + c, count);
-            }
-        product(M, 0, side, size, size, t, half);
-        product(M, 0, side, size, side, half, f);
-        for (int k = 0; k < side * side; k++)
-            copy(factors + (k * all + i) * n.channels + c, f[k / side][k % side], count);
-    }
+/* Of tile i and the channels from c on. */
+INLINE void to_factors(Matrix M, int side, int size, Sizes n, long i, long c, const float *pixels, float *factors) {
+    const long tiles = n.down * n.across, all = n.images * tiles;
+    const long count = n.channels - c < LANES ? n.channels - c : LANES;
+    Tile t, half, f;
+    for (int y = 0; y < size; y++)
+        for (int x = 0; x < size; x++) {
+            long at = place(n, i, y, x);
+            if (at < 0)
+                t[y][x] = (Channels){0};
+            else
+                read(&t[y][x], pixels + i / tiles * n.by_image + at + c, count);
+        }
+    product(M, 0, side, size, size, t, half);
+    product(M, 0, side, size, side, half, f);
+    for (int k = 0; k < side * side; k++)
+        write(factors + (k * all + i) * n.channels + c, &f[k / side][k % side], count);
 }
 
 /* Adds to the pixels, where tiles may overlap. */
-INLINE void from_factors(Matrix M, int side, int size, Sizes n, long i, const float *factors, float *pixels) {
-    long tiles = n.down * n.across, all = n.images * tiles;
-    for (long c = 0; c < n.channels; c += LANES) {
-        long count = n.channels - c < LANES ? n.channels - c : LANES;
-        Tile t, half, f;
-        for (int k = 0; k < side * side; k++)
-            copy(f[k / side][k % side], factors + (k * all + i) * n.channels + c, count);
-        product(M, 1, size, side, side, f, half);
-        product(M, 1, size, side, size, half, t);
-        for (int y = 0; y < size; y++)
-            for (int x = 0; x < size; x++) {
-                long at = place(n, i, y, x);
-                if (at >= 0) add(pixels + i / tiles * n.by_image + at + c, t[y][x], count);
-            }
-    }
+INLINE void from_factors(Matrix M, int side, int size, Sizes n, long i, long c, const float *factors, float *pixels) {
+    const long tiles = n.down * n.across, all = n.images * tiles;
+    const long count = n.channels - c < LANES ? n.channels - c : LANES;
+    Tile t, half, f;
+    for (int k = 0; k < side * side; k++)
+        read(&f[k / side][k % side], factors + (k * all + i) * n.channels + c, count);
+    product(M, 1, size, side, side, f, half);
+    product(M, 1, size, side, size, half, t);
+    for (int y = 0; y < size; y++)
+        for (int x = 0; x < size; x++) {
+            long at = place(n, i, y, x);
+            if (at >= 0) add(pixels + i / tiles * n.by_image + at + c, &t[y][x], count);
+        }
 }
 
-/* The loops are written for each matrix: a loop that threads share is a function of its own, which must see constants. */
+/* The loops are written for each matrix: a loop that threads share is a function of its own, which must see constants.
+   Threads share out tiles and channels, so that one image keeps all of them busy; where tiles overlap, images and
+   channels. */
 #define MAPS(KIND, TILE, SIZE)                                                                                         \
     void KIND##_to_factors_##TILE(Sizes n, const float *pixels, float *factors) {                                      \
-        _Pragma("omp parallel for") for (long i = 0; i < n.images * n.down * n.across; i++)                            \
-            to_factors(KIND##_##TILE, TILE + 2, SIZE, n, i, pixels, factors);                                          \
+        _Pragma("omp parallel for collapse(2)") for (long i = 0; i < n.images * n.down * n.across; i++)                \
+            for (long c = 0; c < n.channels; c += LANES)                                                               \
+                to_factors(KIND##_##TILE, TILE + 2, SIZE, n, i, c, pixels, factors);                                   \
     }                                                                                                                  \
     void KIND##_from_factors_##TILE(Sizes n, const float *factors, float *pixels) {                                    \
-        _Pragma("omp parallel for") for (long image = 0; image < n.images; image++)                                    \
-            for (long i = 0; i < n.down * n.across; i++)                                                               \
-                from_factors(KIND##_##TILE, TILE + 2, SIZE, n, image * n.down * n.across + i, factors, pixels);        \
+        _Pragma("omp parallel for collapse(2)") for (long image = 0; image < n.images; image++)                        \
+            for (long c = 0; c < n.channels; c += LANES)                                                               \
+                for (long i = 0; i < n.down * n.across; i++)                                                           \
+                    from_factors(KIND##_##TILE, TILE + 2, SIZE, n, image * n.down * n.across + i, c, factors, pixels); \
     }
 
 MAPS(INPUT, 4, 6)

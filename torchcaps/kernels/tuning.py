@@ -1,31 +1,46 @@
-"""Which kernel runs where: measured at first use, remembered in this process and in the user's cache folder."""
+"""Which kernel runs where: decided by computed cost, by processor time where that is close, and remembered.
 
-import json
+A choice must not depend on what else runs on the machine. So the cost of every twin is computed first (`cost.py`), and
+where one is clearly the cheapest, that is the choice. The others are measured against each other by processor time,
+which other programs do not add to, in several interleaved rounds, the least of which counts; the computed favourite
+keeps its place unless another is clearly faster. Choices are kept with their evidence (`evidence.py`). A long process
+checks one of those that an earlier process made; if it finds it wrong it measures again, for the processes after it:
+within a process, and in a run that is continued, a choice never changes.
+"""
+
 import os
 import threading
-import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import Literal, get_args
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from torchcaps.core.errors import UserError
-from torchcaps.core.files import cache_folder, written_whole
-from torchcaps.core.machine import processor
+from torchcaps.kernels import evidence
+from torchcaps.kernels.processor_time import one_thread, spent
 
 Mode = Literal["plain", "fast", "auto"]
 VARIABLE = "TORCHCAPS_KERNELS"
-ROUNDS = 6
-CLEAR = 1.3
-"""No more rounds are needed once one twin takes this many times as long as the other."""
-LONG = 0.1
-"""Seconds from which a first call counts: shorter ones are mostly what a library prepares for a new shape."""
+CLOSE = 1.3
+"""Twins whose computed cost is within this factor of the least are measured."""
+CLEAR = 1.15
+"""The computed favourite is left only for a twin that measures this many times faster."""
+WRONG = 1.3
+"""A remembered choice that measures this many times slower than another is looked at again."""
+ROUNDS, MEASURED_SECONDS = 7, 0.5
+"""Rounds of measuring; fewer if they take longer than this, but never fewer than three."""
+CHECKED_AFTER, CHECKED_EVERY = 100, 24 * 3600
+"""Calls in a process after which a remembered choice is checked, if the last check is this many seconds old."""
 
 _choices: dict[str, str] = {}
-_lock = threading.Lock()
+_calls: Counter[str] = Counter()
+_inherited: dict[str, dict[str, Any]] = {}
+"""Evidence of choices that an earlier process made, until one of them is checked."""
+_lock = threading.RLock()
 
 
 def mode() -> Mode:
@@ -46,12 +61,16 @@ def traced() -> bool:
     )
 
 
-def eligible(*tensors: Tensor) -> bool:
-    """Whether a kernel may compute with these: numbers, of one precision that it knows, that nobody is tracing."""
+def eligible(*tensors: Tensor, operator: bool = False) -> bool:
+    """Whether a kernel may compute with these: numbers, of one precision that it knows, that nobody is tracing.
+
+    An `operator` of `torch.library` may be compiled into a graph, but not exported to where it is not known.
+    """
     first = tensors[0]
+    compiled = operator and torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     return (
         mode() != "plain"
-        and not traced()
+        and (compiled or not traced())
         and first.dtype in (torch.float32, torch.float64)
         and all(tensor.dtype == first.dtype for tensor in tensors)
         and first.numel() > 0
@@ -66,56 +85,100 @@ def choices() -> dict[str, str]:
 
 
 def use(choices: Mapping[str, str]) -> None:
-    """Choose these without measuring."""
+    """Choose these, whatever they cost."""
     _choices.update(choices)
 
 
-def wins(name: str, plain: Callable[[], object], fast: Callable[[], object]) -> bool:
-    """Whether the kernel is the faster twin for `name`, which says everything that matters but the machine."""
-    if mode() != "auto":
-        return mode() == "fast"
-    name = f"{name}, {torch.get_num_threads()} threads"
+def choose(name: str, twins: Iterable[str], estimate: Callable[[str], float], run: Callable[[str], object]) -> str:
+    """The twin that takes least for `name`, which says everything that matters but the machine.
+
+    `estimate` computes what a twin takes, `run` does it once. The first of the twins must be the plain one.
+    """
+    found = _choices.get(name)
+    if found is not None:
+        if name in _inherited:
+            _calls[name] += 1
+            if _calls[name] == CHECKED_AFTER:
+                _check(name, run)
+        return found
     with _lock:
         if name not in _choices:
-            stored = _read().get(_machine(), {})
-            _choices[name] = stored.get(name) or _measure(plain, fast)
-            if name not in stored:
-                _store(name, _choices[name])
-    return _choices[name] == "fast"
+            usable = list(twins)
+            known = evidence.read().get("choices", {}).get(name)
+            if _valid(known, usable):
+                _inherited[name] = known
+            else:
+                known = decide({twin: estimate(twin) for twin in usable}, run)
+                evidence.store("choices", {name: known})
+            _choices[name] = known["choice"]
+    return _choices[name]
 
 
-def _measure(plain: Callable[[], object], fast: Callable[[], object]) -> str:
-    fast()
-    best = {"plain": float("inf"), "fast": float("inf")}
-    for round in range(ROUNDS):
-        for twin, call in (("plain", plain), ("fast", fast)):
-            start = time.perf_counter()
-            call()
-            best[twin] = min(best[twin], time.perf_counter() - start)
-        settled = round > 0 or min(best.values()) > LONG
-        if settled and max(best.values()) > CLEAR * min(best.values()):
-            break
-    return min(best, key=lambda twin: best[twin])
+def decide(estimates: Mapping[str, float], run: Callable[[str], object], may_measure: bool = True) -> dict[str, Any]:
+    """The choice and its evidence."""
+    favourite = min(estimates, key=lambda twin: estimates[twin])
+    close = [twin for twin in estimates if estimates[twin] <= CLOSE * estimates[favourite]]
+    found: dict[str, Any] = {"choice": favourite, "by": "computed cost", "estimated_ms": _ms(estimates)}
+    if len(close) > 1 and may_measure:
+        seconds, rounds = measure(close, run)
+        fastest = min(seconds, key=lambda twin: seconds[twin])
+        if CLEAR * seconds[fastest] < seconds[favourite]:
+            found["choice"] = fastest
+        found |= {"by": "processor time", "measured_ms": _ms(seconds), "rounds": rounds}
+    return found | {"date": evidence.now(), "checked": evidence.now(), "threads": torch.get_num_threads()}
 
 
-def _machine() -> str:
-    return f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
+def measure(twins: Iterable[str], run: Callable[[str], object], rounds: int = ROUNDS) -> tuple[dict[str, float], int]:
+    """The least processor time of each twin, and how many rounds were made. The first call of each does not count."""
+    least = dict.fromkeys(twins, float("inf"))
+    total, done = 0.0, 0
+    with one_thread():
+        for twin in least:
+            run(twin)
+        while done < rounds and (done < 3 or total < MEASURED_SECONDS):
+            for twin in least:
+                seconds = spent(partial(run, twin))
+                least[twin] = min(least[twin], seconds)
+                total += seconds
+            done += 1
+    return least, done
 
 
-def _path() -> Path:
-    return cache_folder() / "kernels.json"
+def _check(name: str, run: Callable[[str], object]) -> None:
+    """Whether a choice of an earlier process still holds: once in a process, two calls of each of two twins."""
+    with _lock:
+        known = _inherited.pop(name, None)
+        if known is None or _age(known["checked"]) < CHECKED_EVERY:
+            return
+        _inherited.clear()
+        costs = known.get("measured_ms") or known["estimated_ms"]
+        others = sorted((twin for twin in costs if twin != known["choice"]), key=lambda twin: costs[twin])
+        if not others:
+            return
+        twins = [known["choice"], others[0]]
+        seconds, _ = measure(twins, run, rounds=1)
+        known = known | {"checked": evidence.now()}
+        if seconds[twins[0]] > WRONG * seconds[twins[1]]:
+            seconds, rounds = measure(twins, run)
+            fastest = min(seconds, key=lambda twin: seconds[twin])
+            if CLEAR * seconds[fastest] < seconds[known["choice"]]:
+                known |= {"choice": fastest, "by": "processor time, after a check", "before": known["choice"]}
+                known |= {"measured_ms": _ms(seconds), "rounds": rounds, "date": evidence.now()}
+        evidence.store("choices", {name: known})
 
 
-def _read() -> dict[str, dict[str, str]]:
+def _valid(known: Any, twins: list[str]) -> bool:
+    """Evidence that can be read, of a twin that can be used."""
     try:
-        return json.loads(_path().read_text())
-    except (OSError, ValueError):
-        return {}
+        costs = (known.get("measured_ms") or {}) | known["estimated_ms"]
+        return known["choice"] in twins and all(cost >= 0 for cost in costs.values()) and _age(known["checked"]) >= 0
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
 
 
-def _store(name: str, choice: str) -> None:
-    """A folder that cannot be written to only means measuring again."""
-    stored = _read()
-    stored.setdefault(_machine(), {})[name] = choice
-    with suppress(OSError), written_whole(_path()) as file:
-        file.write(json.dumps(stored, indent=1, sort_keys=True).encode())
+def _age(date: str) -> float:
+    return max(0.0, (datetime.fromisoformat(evidence.now()) - datetime.fromisoformat(date)).total_seconds())
+
+
+def _ms(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {twin: round(1e3 * value, 4) for twin, value in seconds.items()}

@@ -7,11 +7,12 @@ those with the same number are multiplied as matrices from channels to channels:
     x̂ [f bt c] = B'xB,   ŵ [f o c] = GwG',   ŷ[f] = x̂[f] ŵ[f]',   y = A'ŷA          t running over the tiles of an image
 
 That is 36 products for 16 pixels instead of 144, or 64 for 36 instead of 324. Gradients are the adjoint maps. The
-transforms are loops in C, each one pass over memory (`tiles.c`); where there are none, `phase_conv.py` does such
-convolutions.
+transforms are loops in C, each one pass over memory (`tiles.c`); where there are none, it is not
+used.
 """
 
 import ctypes
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from torchcaps.kernels import native, workspace
+from torchcaps.kernels.remembered import remembered
 
 TILES = (4, 6)
 Kind = Literal["INPUT", "WEIGHT", "OUTPUT"]
@@ -64,10 +66,19 @@ def cut(outputs: tuple[int, int]) -> Cut:
 
 
 def winograd_conv2d(
-    x: Float[Tensor, "b c h w"], weight: Float[Tensor, "o c 3 3"], w_hat: Tensor | None, padding: int
+    x: Float[Tensor, "b c h w"],
+    weight: Float[Tensor, "o c 3 3"],
+    bias: Float[Tensor, " o"] | None,
+    stride: int = 1,
+    padding: int = 0,
 ) -> Float[Tensor, "b o yh yw"]:
-    """What `conv2d(x, weight, None, 1, padding)` returns. `w_hat` is given where nothing will be differentiated."""
-    return _Winograd.apply(x, weight, w_hat, padding)  # pyright: ignore[reportReturnType]
+    """What `conv2d(x, weight, bias, 1, padding)` returns."""
+    assert stride == 1, "supports() was not asked"
+    tile = cut((x.shape[2] + 2 * padding - 2, x.shape[3] + 2 * padding - 2)).tile
+    differentiated = torch.is_grad_enabled()
+    w_hat = None if differentiated else remembered(weight, ("tiles", tile), partial(weight_factors, tile=tile))
+    y: Tensor = _Winograd.apply(x, weight, w_hat, padding)  # pyright: ignore[reportAssignmentType]
+    return y if bias is None else y + bias[:, None, None]
 
 
 def weight_factors(weight: Float[Tensor, "o c 3 3"], tile: int) -> Float[Tensor, "f o c"]:
@@ -77,6 +88,7 @@ def weight_factors(weight: Float[Tensor, "o c 3 3"], tile: int) -> Float[Tensor,
 class _Winograd(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, w_hat: Tensor | None, padding: int) -> Tensor:
+        """`w_hat` is given where nothing will be differentiated."""
         outputs = (x.shape[2] + 2 * padding - 2, x.shape[3] + 2 * padding - 2)
         tiles = cut(outputs)
         x_hat = _to_factors("INPUT", x, tiles, padding)
@@ -145,7 +157,9 @@ def _from_factors(
 def _loop(name: str) -> Any:
     library = native.library("tiles")
     assert library is not None, "supports() was not asked"
-    return library[name]
+    function = library[name]
+    function.argtypes, function.restype = [_Sizes, ctypes.c_void_p, ctypes.c_void_p], None
+    return function
 
 
 def _sizes(x: Float[Tensor, "b c h w"], tiles: Cut, padding: int) -> _Sizes:

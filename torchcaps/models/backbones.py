@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.core.errors import UserError
-from torchcaps.kernels import phase_conv
+from torchcaps.kernels import convolution
 from torchcaps.nn.norm import BatchNorm
 
 
@@ -28,7 +28,7 @@ class _Block(nn.Sequential):
 
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o yh yw"]:
         conv, norm, relu = self
-        return relu(norm(phase_conv.convolve(conv, input)))  # pyright: ignore[reportArgumentType]
+        return relu(norm(convolution.convolve(conv, input)))  # pyright: ignore[reportArgumentType]
 
 
 class _Pool(nn.MaxPool2d):

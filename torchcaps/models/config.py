@@ -37,13 +37,19 @@ Model = Any
 
 def model_config(model: nn.Module) -> dict[str, Any]:
     """What a run folder keeps of a model. A module without a configuration is known by its class alone."""
-    config = getattr(model, "config", None)
-    for name, kind in KINDS.items():
-        if type(config) is kind.config:
-            values = {field.name: getattr(config, field.name) for field in dataclasses.fields(kind.config)}
-            outside = {} if kind.module.startswith("torchcaps.") else {"import": kind.module}
-            return {"kind": name, **outside, **{key: _plain(value) for key, value in values.items()}}
-    return {"kind": "module", "class": import_path(type(model))}
+    name = known_kind(model)
+    if name is None:
+        return {"kind": "module", "class": import_path(type(model))}
+    config, kind = getattr(model, "config"), KINDS[name]  # noqa: B009 - not every module has one
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(kind.config)}
+    outside = {} if kind.module.startswith("torchcaps.") else {"import": kind.module}
+    return {"kind": name, **outside, **{key: _plain(value) for key, value in values.items()}}
+
+
+def known_kind(model: nn.Module) -> str | None:
+    """The name of its kind, if the network can be built again from its configuration."""
+    config = type(getattr(model, "config", None))
+    return next((name for name, kind in KINDS.items() if kind.config is config), None)
 
 
 def model_from_config(config: Mapping[str, Any], **given: Any) -> nn.Module:
@@ -52,7 +58,7 @@ def model_from_config(config: Mapping[str, Any], **given: Any) -> nn.Module:
     name, module = str(fields.pop("kind", None)), fields.pop("import", None)
     if name == "module":
         raise UserError(
-            f"this run was made with the network {fields.get('class')}: hand one over, load_run(run, model)"
+            f"this run was made with the network {fields.get('class')}: hand one over, load_run(run, model=...)"
         )
     if name not in KINDS and module:
         _import(module, f"this run was made with the model '{name}'")
@@ -65,7 +71,8 @@ def model_from_config(config: Mapping[str, Any], **given: Any) -> nn.Module:
         raise UserError(f"the model's configuration is not one of this version: {error}") from None
 
 
-def import_path(kind: type) -> str:
+def import_path(kind: Any) -> str:
+    """Where a class or a function is defined, such as `package.module:Name`."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 

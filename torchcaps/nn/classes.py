@@ -51,18 +51,25 @@ class ClassCaps(nn.Module):
         self.register_buffer("where", coordinates(height, width), persistent=False)
 
     def forward(self, capsules: CapsuleMap | Tensor, trace: bool = False) -> RoutingOutput:
-        return dispatch.route(self.routing, self.placed(capsules), self.transforms(), trace=trace)
+        given = self._checked(capsules)
+        kernel = dispatch.kernel_for(self.routing, given, self.weight, trace)
+        if kernel is not None and kernel.shared is not None:
+            return kernel.shared(self.routing, given, self.weight, self.matrix, self.where @ self.places.T)
+        return dispatch.route(self.routing, self.placed(given), self.transforms(), trace=trace)
 
-    def placed(self, capsules: CapsuleMap | Tensor) -> Capsules:
-        """The capsules of the map, each with its row and column as two more numbers of its pose."""
-        capsules = map_of(capsules, "ClassCaps")
-        b, *grid, size = capsules.poses.shape
-        if (*grid, size) != (*self.grid, self.child_dim):
+    def _checked(self, capsules: CapsuleMap | Tensor) -> CapsuleMap:
+        given = map_of(capsules, "ClassCaps")
+        grid, size = tuple(given.poses.shape[1:4]), given.poses.shape[4]
+        if (grid, size) != (self.grid, self.child_dim):
             raise UserError(
                 f"ClassCaps was made for a grid of {self.grid} capsules of {self.child_dim} numbers and is given "
-                f"{tuple(grid)} of {size}: ClassCaps({tuple(grid)}, {size}, ...) would fit"
+                f"{grid} of {size}: ClassCaps({grid}, {size}, ...) would fit"
             )
-        types = grid[0]
+        return given
+
+    def placed(self, capsules: CapsuleMap) -> Capsules:
+        """The capsules of the map, each with its row and column as two more numbers of its pose."""
+        b, types = capsules.poses.shape[:2]
         where = self.where.expand(b, types, -1, -1, -1)
         return CapsuleMap(torch.cat([capsules.poses, where], 4), capsules.activations).flat()
 

@@ -9,7 +9,7 @@ from torchcaps.core.errors import UserError
 from torchcaps.core.functional import matrix_transform
 from torchcaps.core.types import CapsuleMap, map_of
 from torchcaps.core.windows import Windows
-from torchcaps.kernels import dispatch
+from torchcaps.kernels import blocks, dispatch, fused_em
 from torchcaps.nn.transforms import deviation, transforms
 from torchcaps.routing import RoutingChoice, VoteShape, make_routing
 
@@ -57,6 +57,9 @@ class ConvCaps(nn.Module):
                 f"ConvCaps({count}, {size}, ...) would fit"
             )
         windows = self._windows(*given.poses.shape[2:4])
+        kernel = dispatch.kernel_for(self.routing, given, self.weight, trace)
+        if kernel is not None and kernel.windows is not None:
+            return kernel.windows(self.routing, given, self.weight, windows, self.matrix, self.local)
         competition = None if self.local else windows.competition
         weight = (matrix_transform(self.weight) if self.matrix else self.weight).flatten(0, 2)
         output = dispatch.route(
@@ -75,9 +78,11 @@ class ConvCaps(nn.Module):
         For numbers of 4 bytes on the CPU, beyond the map of `height` x `width` capsules itself.
         """
         windows = self._windows(height, width)
+        if fused_em.runs(self.routing):
+            return fused_em.peak_bytes(self.routing, batch, self.weight, windows, self.matrix, self.local, training)
         spread_out = 4 * math.prod(self.shape) if self.matrix else 0
         rows = batch * windows.count
-        return spread_out + dispatch.peak_bytes(self.routing, rows, windows.count, self.shape, training)
+        return spread_out + blocks.peak_bytes(self.routing, rows, windows.count, self.shape, training)
 
     def _windows(self, height: int, width: int) -> Windows:
         if min(height, width) < self.kernel:

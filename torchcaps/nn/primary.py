@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torchcaps.core.errors import UserError
 from torchcaps.core.functional import length, squash
 from torchcaps.core.types import CapsuleMap
-from torchcaps.kernels import phase_conv
+from torchcaps.kernels import convolution
 from torchcaps.nn.norm import BatchNorm
 
 
@@ -29,7 +29,7 @@ class PrimaryCaps(nn.Module):
 
     def forward(self, features: Tensor) -> CapsuleMap:
         _check_channels(self, features, self.conv)
-        maps = self.norm(phase_conv.convolve(self.conv, features))
+        maps = self.norm(convolution.convolve(self.conv, features))
         if self.divide != 1:
             maps = maps / self.divide
             if self.conv.bias is not None:

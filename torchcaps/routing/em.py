@@ -26,7 +26,6 @@ with EM routing", 2019, and the authors' own code:
 """
 
 import math
-from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -40,34 +39,10 @@ from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, co
 NO_DATA = 1e-12
 
 
-@runtime_checkable
-class Votes(Protocol):
-    """What EM needs of the votes `[b i j d]`, however they are stored (see `kernels/fused_em.py`)."""
-
-    def fit(self, shares: Float[Tensor, "b i j"]) -> tuple[Float[Tensor, "b j d"], Float[Tensor, "b j d"]]:
-        """Mean and variance of each parent's votes, child i counting as `shares[i]`."""
-        ...
-
-    def distances(self, mean: Float[Tensor, "b j d"], precision: Float[Tensor, "b j d"]) -> Float[Tensor, "b i j"]:
-        """`Σ_d (V - mean)² precision`."""
-        ...
-
-
-class StoredVotes(NamedTuple):
-    """The votes as one tensor."""
-
-    votes: Float[Tensor, "b i j d"]
-
-    def fit(self, shares: Float[Tensor, "b i j"]) -> tuple[Float[Tensor, "b j d"], Float[Tensor, "b j d"]]:
-        mean = torch.einsum("bij,bijd->bjd", shares, self.votes)
-        return mean, torch.einsum("bij,bijd->bjd", shares, (self.votes - mean.unsqueeze(1)).square())
-
-    def distances(self, mean: Float[Tensor, "b j d"], precision: Float[Tensor, "b j d"]) -> Float[Tensor, "b i j"]:
-        return torch.einsum("bijd,bjd->bij", (self.votes - mean.unsqueeze(1)).square(), precision)
-
-
 class EM(Routing):
     """`beta_u` is a parent's cost of a child, `beta_a` of being there at all.
+
+    `density_scale` is a factor on log N in the E-step: below 1, children decide less sharply between parents.
 
     Votes must not vanish beside the variance floor, or every parent looks sure of itself and nothing is learned.
     """
@@ -80,15 +55,20 @@ class EM(Routing):
         *,
         iterations: int = 3,
         inverse_temperature: float = 1.0,
+        density_scale: float = 1.0,
         variance_floor: float = 5e-4,
     ) -> None:
         super().__init__()
-        if inverse_temperature <= 0 or variance_floor <= 0:
-            raise ValueError("inverse_temperature and variance_floor must be more than 0")
+        if min(inverse_temperature, density_scale, variance_floor) <= 0:
+            raise ValueError("inverse_temperature, density_scale and variance_floor must be more than 0")
         self.iterations, self.inverse_temperature = positive(iterations), inverse_temperature
-        self.variance_floor = variance_floor
+        self.density_scale, self.variance_floor = density_scale, variance_floor
         self.beta_u = nn.Parameter(torch.full((shape.parents,), 1.0))
         self.beta_a = nn.Parameter(torch.full((shape.parents,), -15.0))
+
+    def inverse_temperatures(self) -> list[float]:
+        """λ of every iteration."""
+        return [self.inverse_temperature * (1 - 0.95 ** (t + 1)) for t in range(self.iterations)]
 
     def forward(
         self,
@@ -98,41 +78,35 @@ class EM(Routing):
         competition: Competition | None = None,
         trace: bool = False,
     ) -> RoutingOutput:
-        return self.route(StoredVotes(votes), children.activations, self.beta_u, self.beta_a, trace, competition)
-
-    def route(
-        self,
-        votes: Votes,
-        a: Float[Tensor, "b i"],
-        beta_u: Float[Tensor, "j"],
-        beta_a: Float[Tensor, "j"],
-        trace: bool = False,
-        competition: Competition | None = None,
-    ) -> RoutingOutput:
-        """The procedure itself, pure in all that it learns."""
+        a = children.activations
         recorder = Recorder(trace)
-        logits = a.new_zeros(*a.shape, len(beta_u))
+        logits = votes.new_zeros(votes.shape[:3])
         R = couplings(logits, competition=competition)
         even = R.sum(1)
         mean = activation = a.new_empty(0)
-        for t in range(self.iterations):
+        for t, inverse_temperature in enumerate(self.inverse_temperatures()):
             r = R * a.unsqueeze(2)
             data = r.sum(1)
-            mean, variance = votes.fit(r / (data + NO_DATA).unsqueeze(1))
-            variance = variance + self.variance_floor
+            shares = r / (data + NO_DATA).unsqueeze(1)
+            mean = torch.einsum("bij,bijd->bjd", shares, votes)
+            squares = (votes - mean.unsqueeze(1)).square()
+            variance = torch.einsum("bij,bijd->bjd", shares, squares) + self.variance_floor
             log_sigma = variance.log() / 2
-            cost = (beta_u * log_sigma.shape[2] + log_sigma.sum(2)) * (data / even)
-            scaled = self.inverse_temperature * (1 - 0.95 ** (t + 1)) * (beta_a - cost)
+            cost = (self.beta_u * log_sigma.shape[2] + log_sigma.sum(2)) * (data / even)
+            scaled = inverse_temperature * (self.beta_a - cost)
             activation = scaled.sigmoid()
             if t < self.iterations - 1 or recorder:
-                log_density = -(votes.distances(mean, 0.5 / variance) + _offset(log_sigma))
-                agreement = logsigmoid(scaled).unsqueeze(1) + log_density
+                distances = torch.einsum("bijd,bjd->bij", squares, 0.5 / variance)
+                log_density = -(distances + _offset(log_sigma))
+                agreement = logsigmoid(scaled).unsqueeze(1) + self.density_scale * log_density
                 recorder.add(R, logits, agreement)
                 logits, R = agreement, couplings(agreement, competition=competition)
         return RoutingOutput(mean, activation, recorder.trace())
 
     def extra_repr(self) -> str:
-        return f"iterations={self.iterations}, inverse_temperature={self.inverse_temperature}"
+        return ", ".join(
+            f"{name}={getattr(self, name)}" for name in ("iterations", "inverse_temperature", "density_scale")
+        )
 
 
 def _offset(log_sigma: Float[Tensor, "b j d"]) -> Float[Tensor, "b 1 j"]:

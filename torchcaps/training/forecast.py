@@ -18,6 +18,7 @@ from torchcaps.core.machine import memory_available
 from torchcaps.data.sets import Batch
 from torchcaps.kernels import workspace
 from torchcaps.models.registry import build, configure
+from torchcaps.training.networks import Loss, ask, losses_of
 
 SAMPLES = (16, 32)
 RESERVED = 0.1
@@ -72,11 +73,28 @@ def forecast(
 
     Runs a few steps, on small batches first, so it takes seconds; nothing of it is kept.
     """
-    if batch < 1:
-        raise UserError(f"the batch must be at least 1, not {batch}")
     config = configure(model, **(overrides or {}))
     network = build(config).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    (few_bytes, few_seconds), (many_bytes, many_seconds) = (_step(network, _batch(config, size)) for size in SAMPLES)
+    return measure(model, network, config, batch, images, available_bytes=available_bytes)
+
+
+def measure(
+    model: str,
+    network: nn.Module,
+    shape: Any,
+    batch: int,
+    images: int,
+    *,
+    loss: Loss | None = None,
+    available_bytes: int | None = None,
+) -> Forecast:
+    """The same of a network that is there already, and is not used afterwards; `shape` has its `image`, `classes` and
+    `objects`."""
+    if batch < 1:
+        raise UserError(f"the batch must be at least 1, not {batch}")
+    (few_bytes, few_seconds), (many_bytes, many_seconds) = (
+        _step(network, _batch(shape, size), loss) for size in SAMPLES
+    )
     more = SAMPLES[1] - SAMPLES[0]
     per_image, slope = max(1.0, (many_bytes - few_bytes) / more), max(0.0, (many_seconds - few_seconds) / more)
     # Weights and the two moments that Adam keeps of each; their gradients are among the step's own allocations.
@@ -87,7 +105,7 @@ def forecast(
     needed = int(fixed + batch * per_image)
     if seconds < AT_ONCE and 4 * needed < available:
         # Kernels are chosen by the size of the batch: where trying costs nothing, it is tried.
-        used, seconds = _step(network, _batch(config, batch))
+        used, seconds = _step(network, _batch(shape, batch), loss)
         needed = used + 3 * sum(p.nbytes for p in network.parameters())
     return Forecast(model, batch, needed, available, seconds, seconds * images / batch, max(0, largest))
 
@@ -101,12 +119,12 @@ def peak_bytes(work: Callable[[], object]) -> int:
     return max(accumulate(changes), default=0)
 
 
-def _step(model: nn.Module, batch: Batch) -> tuple[int, float]:
+def _step(model: nn.Module, batch: Batch, loss: Loss | None) -> tuple[int, float]:
     """Bytes and seconds of forward and backward."""
 
     def work() -> None:
         model.zero_grad()
-        model.loss(model(batch.images, batch.labels), batch)["total"].backward()  # pyright: ignore
+        losses_of(model, ask(model, batch), batch, loss)["total"].backward()
 
     work()
     start = time.perf_counter()

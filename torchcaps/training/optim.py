@@ -34,6 +34,7 @@ def learning_rate(
 class Muon(Optimizer):
     """Momentum whose update is made orthogonal, for the matrices inside a network (Jordan et al. 2024).
 
+    Written here because `torch.optim.Muon` takes matrices only, and most of these weights are convolutions.
     A convolution's weight counts as the matrix from its patch to its output channels. Five coefficients of the quintic
     Newton-Schulz iteration are theirs; three steps suffice at these sizes.
     """

@@ -4,12 +4,14 @@ config.json          the resolved configuration          metrics.csv   a row eve
 manifest.json        command, commit, versions, machine   result.json   the scores, once training is done
 model.safetensors    the weights                          checkpoint/   enough to go on bit for bit
 data.json            of one's own images: which are trained on, watched and tested
+answers.safetensors  the network's lengths for the test images, and their labels
 """
 
 import csv
 import io
 import json
 import math
+import os
 import platform
 import subprocess
 import sys
@@ -21,12 +23,16 @@ from torch import Tensor, nn
 
 from torchcaps import __version__
 from torchcaps.core.errors import UserError
-from torchcaps.core.files import packed, read_json, read_tensors, write_bytes, write_json
+from torchcaps.core.files import packed, read_json, read_tensors, write_bytes, write_json, write_tensors
 from torchcaps.core.machine import processor
+from torchcaps.data import TEST_PAIRS, DataSet, ScoredSet, resolve
 from torchcaps.data.folder import RECORD
+from torchcaps.data.tensors import UNNAMED
 from torchcaps.models.config import model_from_config
 
 Rows = list[dict[str, Any]]
+ANSWERS = "answers.safetensors"
+MOST_ANSWERS = 100_000
 
 
 def write_rows(path: Path, rows: Rows) -> None:
@@ -64,10 +70,12 @@ class Checkpoint:
         return read_tensors(self.folder / Path(state["file"]).name, state["sha256"]), state
 
 
-def load_run(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
+def load_run(path: str | Path, *, model: nn.Module | None = None, **given: Any) -> tuple[Any, dict[str, Any]]:
     """The trained model of a run folder, ready to answer, and the run's configuration.
 
-    If it was trained on somebody's own images, its data is the record of them in the run, wherever that is now.
+    A network of one's own, which a file cannot describe, is handed over as `model` and gets the weights; a part of one,
+    such as a `backbone` or a `routing`, is handed over by the name of its field. If it was trained on somebody's own
+    images, its data is the record of them in the run, wherever that is now.
     """
     run = Path(path)
     if not run.is_dir():
@@ -79,27 +87,68 @@ def load_run(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
         raise UserError(f"{run} is not finished: go on with 'torchcaps train --resume --out {run}'")
     if (run / RECORD).exists():
         config["train"]["data"] = str(run / RECORD)
-    model = model_from_config(config["model"])
+    network = model_from_config(config["model"], **given) if model is None else model
+    load_weights(run, network)
+    return network.eval(), config
+
+
+def load_weights(run: Path, model: nn.Module) -> None:
+    """Put the weights of a finished run into a network that is built as the run's was."""
     weights = read_tensors(run / "model.safetensors", read_json(run / "result.json")["weights_sha256"])
     try:
         model.load_state_dict(weights)
     except RuntimeError:
         raise UserError(f"{run} was trained with another version of this network: train it again") from None
-    return model.eval(), config
+
+
+def run_data(run: Path, config: dict[str, Any]) -> DataSet:
+    """The data set that a run was trained on, by its configuration as `load_run` gives it."""
+    name = config["train"]["data"]
+    try:
+        return resolve(name)
+    except UserError as error:
+        if name.startswith(UNNAMED) or os.sep in name:
+            raise UserError(f"{run}: {error}") from None
+        raise UserError(f"{run} was trained on '{name}': register_data(\"{name}\", ...) first") from None
+
+
+def run_test_set(run: Path, config: dict[str, Any], data: DataSet, most: int | None = None) -> ScoredSet:
+    """The test set that a run was scored on; of pairs at most so many, because a larger set begins with the smaller."""
+    pairs, other = config["train"].get("test_pairs", TEST_PAIRS), config["train"].get("test")
+    asked = run_data(run, {"train": {"data": other}}) if other else data
+    return asked.test(min(pairs, most or pairs))
+
+
+def write_answers(run: Path, lengths: Tensor, labels: Tensor) -> str:
+    """Keep what the network said about the first test images; returns the SHA-256."""
+    return write_tensors(run / ANSWERS, {"lengths": lengths[:MOST_ANSWERS], "labels": labels[:MOST_ANSWERS]})
+
+
+def read_answers(run: Path) -> tuple[Tensor, Tensor] | None:
+    """Lengths [n j] and labels [n k] of the test images in their order, as they were scored at the end of the run.
+
+    None where a run of an earlier version did not keep them. Of a very large test set they are the first ones.
+    """
+    digest = read_json(run / "result.json").get("answers_sha256")
+    if digest is None:
+        return None
+    kept = read_tensors(run / ANSWERS, digest)
+    return kept["lengths"], kept["labels"]
 
 
 def prolong(run: Path, budget: dict[str, float | None]) -> None:
     """Give a run more time, also if it was finished: its schedule is stretched to the new end."""
     saved = read_json(run / "config.json")
-    longer = {name: value for name, value in budget.items() if value is not None and value != saved["train"][name]}
+    before = {name: saved["train"].get(name) for name in budget}
+    longer = {name: value for name, value in budget.items() if value is not None and value != before[name]}
     if not longer:
         return
     for name, value in longer.items():
         if not math.isfinite(value):
             raise UserError(f"--{name.replace('_', '-')} must be a number, not {value}")
-        before = saved["train"][name]
-        if before is None or value < before:
-            reason = "was not given one" if before is None else f"has {before:g} already"
+        had = before[name]
+        if had is None or value < had:
+            reason = "was not given one" if had is None else f"has {had:g} already"
             raise UserError(f"--{name.replace('_', '-')} {value:g} does not prolong {run}, which {reason}")
     # The old result goes first: killed in between, the run is unfinished, not finished with another budget.
     (run / "result.json").unlink(missing_ok=True)
@@ -128,7 +177,9 @@ def keep_origin(run: Path, origin: dict[str, Any]) -> None:
 
 
 def _command() -> str:
-    return " ".join(["torchcaps", *sys.argv[1:]])
+    """`torchcaps train ...`, or the program that called `fit`."""
+    program = Path(sys.argv[0]).name
+    return " ".join(["torchcaps" if program in ("", "__main__.py", "-c") else program, *sys.argv[1:]])
 
 
 def manifest(config: dict[str, Any], data_hashes: dict[str, str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from torchcaps.data.sets import Batch, ScoredSet
+from torchcaps.training.networks import as_output, ask
 
 INK = 0.5
 MOST_VALUES = 2**23
@@ -25,9 +26,9 @@ def exact_match(lengths: Float[Tensor, "b j"], labels: Int[Tensor, "b k"]) -> Bo
     return hits(lengths, labels) == labels.shape[1]
 
 
-def scored_at_once(model: nn.Module) -> int:
+def scored_at_once(data: ScoredSet) -> int:
     """Images in a batch: 250, or fewer where they are large."""
-    image = getattr(getattr(model, "config", None), "image", (1, 1, 1))
+    image = next(iter(data.batches(1))).images.shape[1:]
     return min(250, max(1, MOST_VALUES // math.prod(image)))
 
 
@@ -55,9 +56,9 @@ def score(
     model.eval()
     totals: dict[str, float] = {}
     try:
-        for cpu_batch in data.batches(batch_size or scored_at_once(model)):
+        for cpu_batch in data.batches(batch_size or scored_at_once(data)):
             batch = Batch(*(field.to(device) for field in cpu_batch))
-            output = model(batch.images, batch.labels)
+            output = as_output(ask(model, batch), batch.labels.shape[1])
             found = hits(output.lengths, batch.labels)
             if answers is not None:
                 answers.append((output.lengths.cpu(), cpu_batch.labels))

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from torchcaps import data as named
 from torchcaps.app.web.batching import Batcher
 from torchcaps.app.web.engine import Engine, Question, Vectors, encode
 from torchcaps.app.web.errors import Refused
@@ -36,7 +35,7 @@ class Api:
         self.engine, self.limits = engine, limits
         self.about = engine.about()
         self.samples = load_samples(engine.data)
-        self.handwritten = named.find(engine.data).handwritten
+        self.handwritten = engine.data.handwritten
         # An image in base64 is a third longer, and there are vectors beside it.
         self.json_bytes = max(limits.json_bytes, 2 * math.prod(engine.image))
         compute = ThreadPoolExecutor(1, thread_name_prefix="model")

@@ -11,12 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps import data as named
 from torchcaps.app.web.receptive import Placement, placement
 from torchcaps.core.functional import coupling_entropy, votes
 from torchcaps.core.types import Capsules, RoutingOutput
+from torchcaps.data import DataSet, resolve
 from torchcaps.data.folder.listing import readable
-from torchcaps.data.synthetic.multimnist import RULES
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.registry import MODELS, count_parameters, create_model
@@ -60,13 +59,13 @@ def _round(value: Any) -> Any:
 class Engine:
     """A model, and beside it the baseline whose weights fit the same images, if there is one."""
 
-    def __init__(self, model: nn.Module, name: str, data: str, accuracy: float | None = None) -> None:
-        self.model, self.name, self.data, self.accuracy = model.eval(), name, data, accuracy
+    def __init__(self, model: nn.Module, name: str, data: str | DataSet, accuracy: float | None = None) -> None:
+        self.model, self.name, self.data, self.accuracy = model.eval(), name, resolve(data), accuracy
         self.device = next(model.parameters()).device
         config: Any = model.config
         self.image: tuple[int, int, int] = config.image
         self.objects: int = config.objects
-        self.labels = [readable(name) for name in named.find(data).classes]
+        self.labels = [readable(name) for name in self.data.classes]
         self.baseline_name = self._find_baseline()
         self.baseline: nn.Module | None = None
         if self.baseline_name:
@@ -104,13 +103,13 @@ class Engine:
             }
         return {
             "name": self.name,
-            "data": named.title(self.data),
+            "data": self.data.title,
             "accuracy": self.accuracy,
             "parameters": count_parameters(self.model),
             "image": list(self.image),
             "classes": self.labels,
             "objects": self.objects,
-            "overlay": RULES[self.data].overlay if self.data in RULES else "sum",
+            "overlay": self.data.overlay,
             "dimensions": self.dim,
             "decoder": self.decoder is not None,
             "routing": routing,

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from torchcaps import data as named
 from torchcaps.core.errors import UserError
-from torchcaps.data import ImageSet
+from torchcaps.data import DataSet, ImageSet, resolve
 
 PER_CLASS = 30
 MOST_BYTES = 4_000_000
@@ -18,18 +17,18 @@ MOST_BYTES = 4_000_000
 NONE: dict[str, Any] = {"shape": None, "labels": [], "pixels": ""}
 
 
-def load_samples(data: str) -> dict[str, Any]:
+def load_samples(data: str | DataSet) -> dict[str, Any]:
     """Some test images of every class, the same in the same order each time, so that an address can name one.
 
     Nothing is fetched: where the files are gone or changed there are no samples, and one draws or uploads.
     """
-    spec = named.find(data)
-    if data in named.DATA and spec.classes == named.find("mnist-mini").classes and spec.image[0] == 1:
-        return _pack(named.images("mnist-mini", "test"))
-    if spec.image[0] not in (1, 3) or not named.is_here(data):
+    known, digits = resolve(data), resolve("mnist-mini")
+    if not known.own and known.classes == digits.classes and known.image[0] == 1:
+        return _pack(digits.images("test"))
+    if known.image[0] not in (1, 3) or not known.is_here():
         return NONE
     try:
-        test_set = named.for_testing(data, named.images(data, "test"))
+        test_set = known.test()
     except UserError:
         return NONE
     assert isinstance(test_set, ImageSet)

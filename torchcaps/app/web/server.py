@@ -20,6 +20,7 @@ from torchcaps.app.web.engine import Engine
 from torchcaps.app.web.errors import Refused
 from torchcaps.app.web.limits import SECURITY_HEADERS, Guard, Limits
 from torchcaps.core.errors import UserError
+from torchcaps.data import DataSet
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -93,7 +94,7 @@ def make_server(app: Starlette) -> uvicorn.Server:
 def serve(
     model: nn.Module,
     name: str,
-    data: str,
+    data: str | DataSet,
     accuracy: float | None = None,
     port: int = 8642,
     open_browser: bool = True,

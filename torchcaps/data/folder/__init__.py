@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 import zlib
 from collections import Counter as Tally
 from collections import defaultdict
@@ -24,7 +23,8 @@ import torch
 
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import written_whole
-from torchcaps.data.folder.decode import Counter, Decoded, in_threads, map_decoded, write_decoded
+from torchcaps.core.progress import Progress, say
+from torchcaps.data.folder.decode import Decoded, in_threads, map_decoded, write_decoded
 from torchcaps.data.folder.division import TEST_SHARE, VALIDATION_SHARE, divide, find_copies
 from torchcaps.data.folder.listing import SPLITS, Labelled, Listing, list_images, natural
 from torchcaps.data.readers.pictures import open_image
@@ -79,7 +79,7 @@ class Collection:
         if not Path(self.root).is_dir():
             raise UserError(f"the images of this run are no longer at {self.root}: put them back, or use --data")
         try:
-            with Counter(self.name, len(rows)) as bar:
+            with Progress(f"{self.name}: reading {len(rows):,} images", len(rows), "images") as bar:
                 again = write_decoded([os.path.join(self.root, file) for file, _ in rows], self.image, path, bar, 0)
         except OSError as error:
             raise UserError(f"cannot keep the decoded images in {path.parent}: {error.strerror or error}") from error
@@ -201,7 +201,7 @@ def _collect(name: str, listing: Listing, image: Image, classes: tuple[str, ...]
     parts: dict[str, Decoded] = {}
     kept: dict[str, list[Labelled]] = {}
     unreadable: list[str] = []
-    with Counter(name, len(files)) as bar:
+    with Progress(f"{name}: reading {len(files):,} images", len(files), "images") as bar:
         for split in SPLITS:
             chosen = sorted((file for file in files if file.split == split), key=lambda file: _place(file.path))
             paths = [os.path.join(listing.root, file.path) for file in chosen]
@@ -210,7 +210,7 @@ def _collect(name: str, listing: Listing, image: Image, classes: tuple[str, ...]
             unreadable += part.unreadable.values()
             if len(unreadable) > allowed:
                 raise UserError(
-                    f"{listing.root}: {len(unreadable)} of the first {bar.done:,} images cannot be read, more than "
+                    f"{listing.root}: {len(unreadable)} of the first {bar.done:,.0f} images cannot be read, more than "
                     f"{MOST_UNREADABLE:.0%} of all {len(files):,}; the first: {unreadable[0]}"
                 )
     names = classes or listing.classes
@@ -219,8 +219,8 @@ def _collect(name: str, listing: Listing, image: Image, classes: tuple[str, ...]
         raise UserError(f"{listing.root}: class '{missing[0]}' has no image to train on that can be read")
     if not kept["test"]:
         raise UserError(f"{listing.root} has too few images to hold any out for testing: give each class 3 or more")
-    rate = f"{bar.done:,} images read in {bar.done / bar.rate:.1f} s ({bar.rate:,.0f} a second)"
-    print(f"{name}: {rate}", file=sys.stderr, flush=True)
+    rate = f"{bar.done:,.0f} images read in {bar.done / bar.rate:.1f} s ({bar.rate:,.0f} a second)"
+    say(f"{name}: {rate}")
     return Collection(
         name,
         str(listing.root),

@@ -6,8 +6,6 @@ fraction of its size, anything else at most `MOST_PIXELS`), and finished rows ar
 
 import hashlib
 import os
-import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,17 +13,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import UInt8
 
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import written_whole
+from torchcaps.core.progress import Progress
 from torchcaps.data.readers.pictures import read_bytes
 
 BUFFER = 16 * 2**20
-QUIET_SECONDS = 10.0
 T = TypeVar("T")
 
 
@@ -75,13 +73,13 @@ class Decoded:
 
 
 def write_decoded(
-    paths: Sequence[str | Path], image: tuple[int, int, int], out: Path, bar: "Counter", allowed: int
+    paths: Sequence[str | Path], image: tuple[int, int, int], out: Path, bar: Progress, allowed: int
 ) -> Decoded:
     """All that can be read, one after the other into the file `out`; stops at more than `allowed` unreadable files."""
     result, whole = Decoded(), hashlib.sha256()
     with written_whole(out) as file:
         for index, row in enumerate(decoded(paths, image)):
-            bar.advance()
+            bar.update(1)
             if isinstance(row, UserError):
                 result.unreadable[index] = str(row)
                 if len(result.unreadable) > allowed:
@@ -101,46 +99,3 @@ def map_decoded(path: Path, count: int, image: tuple[int, int, int]) -> UInt8[np
     if not count:
         return np.zeros((0, *image), np.uint8)
     return np.memmap(path, np.uint8, "c", shape=(count, *image))
-
-
-class Counter:
-    """How many images are done and how fast: a bar on a terminal, else a line now and then, on standard error."""
-
-    def __init__(self, label: str, total: int) -> None:
-        self.label, self.total, self.done = label, total, 0
-        self.began = self.last_line = time.monotonic()
-        self._bar: Any = None
-
-    def __enter__(self) -> "Counter":
-        if not sys.stderr.isatty():
-            print(f"{self.label}: reading {self.total:,} images", file=sys.stderr, flush=True)
-            return self
-        from rich import progress
-        from rich.console import Console
-
-        columns = (
-            progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[rate]}"), progress.TimeRemainingColumn(),
-        )  # fmt: skip
-        self._bar = progress.Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(self.label, total=self.total, rate="")
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    @property
-    def rate(self) -> float:
-        return self.done / max(time.monotonic() - self.began, 1e-6)
-
-    def advance(self) -> None:
-        self.done += 1
-        if self._bar:
-            self._bar.update(self._task, completed=self.done, rate=f"{self.rate:,.0f} images/s")
-        elif time.monotonic() - self.last_line > QUIET_SECONDS:
-            left = (self.total - self.done) / self.rate
-            line = f"  {self.done:,} of {self.total:,} images, {self.rate:,.0f} a second, {left:.0f} s left"
-            print(line, file=sys.stderr, flush=True)
-            self.last_line = time.monotonic()

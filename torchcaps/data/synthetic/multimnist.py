@@ -17,13 +17,13 @@ from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
 from torchcaps.core.errors import UserError
+from torchcaps.data.dataset import TEST_PAIRS
 from torchcaps.data.sets import Batch, ImageSet, generator_for, to_float
 from torchcaps.data.transforms import bounding_boxes, place
 
 SHIFT = 4
 PATIENCE = 20
 """Rounds of proposals of which none is allowed."""
-TEST_PAIRS = 10_000
 TEST_SEED = 2017
 BLOCK = 65_536
 
@@ -178,5 +178,5 @@ class PairSet:
         return digest.hexdigest()
 
     def batches(self, size: int) -> Iterator[Batch]:
-        for digits, shifts in zip(*(column.split(size) for column in self.pairs), strict=True):
-            yield self.source.draw(Pairs(digits, shifts))
+        for start in range(0, len(self), size):
+            yield self.source.draw(Pairs(*(column[start : start + size] for column in self.pairs)))

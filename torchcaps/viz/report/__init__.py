@@ -2,6 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
+
+from torch import nn
 
 from torchcaps.core.files import write_bytes
 from torchcaps.viz.figures import Animation, style, to_png
@@ -9,9 +12,12 @@ from torchcaps.viz.report.page import Picture, Table, page
 from torchcaps.viz.report.sections import Section, read_run, sections
 
 
-def write_report(run: Path) -> Path:
-    """Draw the pictures into `run/figures` and write `run/report.html`, one file that needs no other."""
-    finished = read_run(run)
+def write_report(run: Path, model: nn.Module | None = None, data: Any = None, test: Any = None) -> Path:
+    """Draw the pictures into `run/figures` and write `run/report.html`, one file that needs no other.
+
+    A network and tensors of one's own, which a run cannot hold, are handed over as they were to `fit`.
+    """
+    finished = read_run(run, model, data, test)
     parts = [part if isinstance(part, Table) else _draw(part, run / "figures") for part in sections(finished)]
     report = run / "report.html"
     details = {"Configuration": finished.config, "Result": finished.result, "Manifest": finished.manifest}

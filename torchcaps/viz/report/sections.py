@@ -13,16 +13,16 @@ from matplotlib.figure import Figure
 from safetensors import SafetensorError
 from torch import nn
 
-from torchcaps import data as named
 from torchcaps.analysis import metrics, probes
 from torchcaps.analysis.probes import Answers
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import read_json
+from torchcaps.data import TEST_PAIRS, resolve
 from torchcaps.data.folder.listing import readable
 from torchcaps.data.sets import ScoredSet
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.training.loop import FRAMES
-from torchcaps.training.runs import load_run
+from torchcaps.training.runs import load_run, read_answers, run_data, run_test_set
 from torchcaps.viz import figures
 from torchcaps.viz.figures.scores import FEW
 from torchcaps.viz.report.page import Table
@@ -63,8 +63,8 @@ class FinishedRun:
 
     @property
     def capsules(self) -> bool:
-        """A CNN has none."""
-        return self.config["model"]["kind"] != "cnn"
+        """A CNN has none, and of a network of one's own nobody knows."""
+        return self.config["model"]["kind"] not in ("cnn", "module")
 
     @property
     def margins(self) -> bool:
@@ -77,20 +77,23 @@ class FinishedRun:
         return tuple(readable(name).replace("$", r"\$") for name in self.classes)
 
 
-def read_run(run: Path) -> FinishedRun:
-    model, config = load_run(run)
-    name = config["train"]["data"]
-    data = named.load_test_set(name)
+def read_run(run: Path, model: nn.Module | None = None, data: Any = None, test: Any = None) -> FinishedRun:
+    """A network and tensors of one's own, which a run cannot hold, are handed over as they were to `fit`."""
+    network, config = load_run(run, model=model)
+    known = run_data(run, config) if data is None else resolve(data, test=test)
+    tested = run_test_set(run, config, known, most=TEST_PAIRS)
+    kept = read_answers(run)
+    answers = Answers(*(x[: len(tested)] for x in kept)) if kept and len(kept[0]) >= len(tested) else None
     return FinishedRun(
         config,
         read_json(run / "result.json"),
         read_json(run / "manifest.json"),
         _read_rows(run / "metrics.csv"),
         _read_watched(run / "frames.safetensors"),
-        model,
-        data,
-        named.find(name).classes,
-        probes.answer(model, data),
+        network,
+        tested,
+        tuple(config.get("classes", known.classes)),
+        answers or probes.answer(network, tested),
     )
 
 

@@ -1,0 +1,245 @@
+"""Choices are made by computed cost or processor time, kept with their evidence, checked, and healed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.kernels.conftest import new_process
+from torchcaps.kernels import convolution, evidence, processor_time, report, tuning
+
+LONG_AGO = "2020-01-01T00:00:00+00:00"
+
+
+class Twins:
+    """Work that takes as much of a fake processor's time as one says, and counts its calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
+        self.seconds, self.calls, self.clock = seconds, Counter[str](), 0.0
+        monkeypatch.setattr(processor_time.time, "process_time", lambda: self.clock)
+
+    def __call__(self, twin: str) -> None:
+        self.calls[twin] += 1
+        self.clock += self.seconds[twin]
+
+    def choose(self, name: str = "a", **estimates: float) -> str:
+        return tuning.choose(name, estimates, estimates.__getitem__, self)
+
+
+def stored(path: Path) -> dict[str, Any]:
+    (machine,) = json.loads(path.read_text())["machines"].values()
+    return machine["choices"]
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(path.read_text())
+    for machine in content["machines"].values():
+        change(machine["choices"])
+    path.write_text(json.dumps(content))
+
+
+def test_clear_cost_decides_without_a_call(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = Twins(monkeypatch, plain=1, fast=100)
+    assert twins.choose(plain=3, fast=1) == "fast"
+    assert not twins.calls
+    assert stored(fresh)["a"]["by"] == "computed cost"
+    assert stored(fresh)["a"]["estimated_ms"] == {"plain": 3000, "fast": 1000}
+
+
+def test_close_cost_is_measured_and_the_favourite_stays_unless_clearly_beaten(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twins = Twins(monkeypatch, plain=0.001, fast=0.002, third=0.0001)
+    assert twins.choose("a", plain=1.2, fast=1, third=9) == "plain"
+    assert twins.calls["plain"] == twins.calls["fast"] == tuning.ROUNDS + 1
+    assert not twins.calls["third"], "not close"
+    twins.seconds = {"plain": 0.001, "fast": 0.0011}
+    assert twins.choose("b", plain=1.2, fast=1) == "fast"
+    twins.seconds = {"plain": 1.0, "fast": 3.0}
+    twins.calls.clear()
+    assert twins.choose("c", plain=1.2, fast=1) == "plain"
+    assert twins.calls["plain"] == 4, "long work gets three rounds"
+    assert tuning.choices() == {"a": "plain", "b": "fast", "c": "plain"}
+    found = stored(fresh)["a"]
+    assert found["measured_ms"] == {"plain": 1.0, "fast": 2.0}
+    assert found["rounds"] == tuning.ROUNDS
+    assert found["threads"] == torch.get_num_threads()
+    assert {"date", "checked", "estimated_ms"} <= set(found)
+    assert "torch " in evidence.machine()
+    assert "torchcaps " in evidence.machine()
+
+
+def test_choice_is_made_once_and_can_be_prescribed(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = Twins(monkeypatch, plain=0.002, fast=0.001)
+    assert twins.choose(plain=1, fast=1.1) == "fast"
+    calls = twins.calls.total()
+    new_process()
+    assert twins.choose(plain=1, fast=1.1) == "fast"
+    assert twins.calls.total() == calls
+    tuning.use({"a": "plain"})
+    assert twins.choose(plain=1, fast=1.1) == "plain"
+    assert tuning.choices() == {"a": "plain"}
+
+
+def test_bursts_of_other_work_do_not_count(fresh: Path) -> None:
+    """What is preempted waits without using the processor, like one that sleeps."""
+    matrix = torch.randn(200, 200)
+
+    def run(twin: str) -> None:
+        for _ in range(5 if twin == "fast" else 20):
+            matrix @ matrix
+        if twin == "fast":
+            time.sleep(0.02)
+
+    estimates = {"plain": 1.0, "fast": 1.1}
+    assert tuning.choose("a", estimates, estimates.__getitem__, run) == "fast"
+
+
+def test_busy_machine_makes_the_same_choices(fresh: Path) -> None:
+    """Three programs that never rest beside the first use of the small networks' shapes."""
+
+    def choose_all() -> dict[str, str]:
+        fresh.unlink(missing_ok=True)
+        new_process()
+        for channels, size, outputs, kernel, stride, padding in ((128, 6, 128, 3, 1, 1), (4, 14, 32, 3, 1, 1)):
+            conv = nn.Conv2d(channels, outputs, kernel, stride, padding)
+            for batch in (1, 64):
+                convolution.chosen(conv, torch.rand(batch, channels, size, size))
+        return tuning.choices()
+
+    quiet = choose_all()
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    try:
+        assert [choose_all() for _ in range(3)] == [quiet] * 3
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def test_wrong_choice_of_an_earlier_process_heals(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = Twins(monkeypatch, plain=0.004, fast=0.001)
+    twins.choose(plain=4, fast=1)
+    edit(fresh, lambda choices: choices["a"].update(choice="plain", checked=LONG_AGO))
+    new_process()
+    for _ in range(tuning.CHECKED_AFTER + 1):
+        assert twins.choose(plain=4, fast=1) == "plain", "never in the middle of a run"
+    found = stored(fresh)["a"]
+    assert (found["choice"], found["before"]) == ("fast", "plain")
+    assert found["measured_ms"] == {"plain": 4.0, "fast": 1.0}
+    new_process()
+    assert twins.choose(plain=4, fast=1) == "fast"
+
+
+def test_check_is_rare_and_short(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = Twins(monkeypatch, plain=0.004, fast=0.001)
+    for name in "ab":
+        twins.choose(name, plain=4, fast=1)
+    new_process()
+    for _ in range(2 * tuning.CHECKED_AFTER):
+        twins.choose("a", plain=4, fast=1)
+    assert not twins.calls, "checked a moment ago"
+    edit(fresh, lambda choices: [choice.update(checked=LONG_AGO) for choice in choices.values()])
+    new_process()
+    for _ in range(tuning.CHECKED_AFTER - 1):
+        twins.choose("a", plain=4, fast=1)
+    assert not twins.calls, "too short a process"
+    for _ in range(2 * tuning.CHECKED_AFTER):
+        for name in "ab":
+            twins.choose(name, plain=4, fast=1)
+    assert twins.calls == {"plain": 2, "fast": 2}, "one choice in a process, two calls of each twin"
+    assert stored(fresh)["a"]["checked"] != LONG_AGO
+    assert stored(fresh)["b"]["checked"] == LONG_AGO
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *["", "{", "[]", "null", '{"format": 2}', '{"format": 2, "machines": 3}', '{"format": 1, "machines": {}}'],
+        '{"AMD EPYC, 2 cores, torch 2.13.0": {"a, 1 threads": "plain"}}',
+        '{"format": 2, "machines": {"MACHINE": 7}}',
+        '{"format": 2, "machines": {"MACHINE": {"choices": []}}}',
+        '{"format": 2, "machines": {"MACHINE": {"choices": {"a": "plain"}, "rates": {"products": "x"}}}}',
+        '{"format": 2, "machines": {"MACHINE": {"choices": {"a": {"choice": "no such twin"}}}}}',
+        '{"format": 2, "machines": {"MACHINE": {"choices": {"a": {"choice": "plain", "checked": 3}}}}}',
+    ],
+)
+def test_damaged_or_old_file_is_ignored_and_rewritten(
+    content: str, fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh.parent.mkdir()
+    fresh.write_text(content.replace("MACHINE", evidence.machine()))
+    twins = Twins(monkeypatch, plain=1, fast=1)
+    assert twins.choose(plain=3, fast=1) == "fast"
+    assert stored(fresh)["a"]["choice"] == "fast"
+    assert [path.name for path in fresh.parent.iterdir() if path.name.startswith(".writing")] == []
+
+
+def test_evidence_of_other_versions_is_not_taken(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = Twins(monkeypatch, plain=1, fast=1)
+    twins.choose(plain=3, fast=1)
+    monkeypatch.setattr(evidence, "machine", lambda: "another")
+    new_process()
+    assert twins.choose(plain=1, fast=3) == "plain"
+    assert len(json.loads(fresh.read_text())["machines"]) == 2
+
+
+def test_folder_that_cannot_be_written_only_means_choosing_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "path", lambda: Path("/dev/null/kernels.json"))
+    twins = Twins(monkeypatch, plain=1, fast=1)
+    assert twins.choose(plain=3, fast=1) == "fast"
+
+
+def test_many_processes_may_write_at_once(fresh: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from torchcaps.kernels import evidence
+evidence.path = lambda: Path(sys.argv[1])
+for i in range(20):
+    evidence.store("choices", {f"{sys.argv[2]} {i}": {"choice": "plain"}})
+"""
+    command = [sys.executable, "-c", code, str(fresh)]
+    writers = [subprocess.Popen([*command, str(i)], env=os.environ | {"OMP_NUM_THREADS": "1"}) for i in range(3)]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert len(stored(fresh)) == 60
+
+
+def test_threads_are_as_before_after_measuring(fresh: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    seen: list[int] = []
+    tuning.measure(["plain"], lambda twin: seen.append(torch.get_num_threads()))
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+def test_report_says_what_why_and_by_how_much(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "SHAPES", ((4, 8, 8, 4, 3, 1, 1), (8, 12, 12, 8, 9, 2, 0)))
+    state = report.state()
+    assert {library["name"] for library in state["libraries"]} >= {"tiles", "columns", "em_votes", "routing_blocks"}
+    conv, x = nn.Conv2d(4, 4, 3, padding=1), torch.rand(16, 4, 8, 8)
+    chosen = convolution.chosen(conv, x)
+    before = fresh.read_text()
+    for measured in (False, True):
+        rows = report.convolutions(measured)
+        assert len(rows) == 2 * len(report.BATCHES)
+        (row,) = (row for row in rows if row["training"] and row["name"].startswith("training conv2d 16 x 4 x 8"))
+        assert row["choice"] == chosen
+        assert all(row["ratio"] > 0 and row["why"] and row["estimated_ms"] for row in rows)
+        assert not measured or all(row["measured_ms"] for row in rows)
+        text = report.text(state, rows)
+        assert "tiles.c" in text
+        assert text.count("conv2d") == len(rows)
+        json.dumps([state, rows])
+    assert fresh.read_text() == before, "a report changes nothing"

@@ -1,0 +1,56 @@
+"""Convolution of a few images as one matrix product with the weights as they are.
+
+The plain twin is `torch.nn.functional.conv2d`, which lays out the weights anew in every call: for one image and the
+21 MB of the paper's primary capsules that takes as long as the convolution itself. Here the pixels are laid out
+instead, a row for each weight (`columns.c`), and nothing is kept of the weights, so nothing can become stale:
+
+    y [o, b yh yw] = w [o, c kh kw] x̃ [c kh kw, b yh yw]
+"""
+
+import ctypes
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from torchcaps.kernels import native, workspace
+
+
+class _Sizes(ctypes.Structure):
+    """As in `columns.c`."""
+
+    _fields_ = [
+        *((name, ctypes.c_long) for name in ("images", "channels", "height", "width")),
+        *((name, ctypes.c_long) for name in ("by_image", "by_channel", "by_row", "by_column")),
+        *((name, ctypes.c_long) for name in ("taps_down", "taps_across", "down", "across", "stride", "padding")),
+    ]
+
+
+def supports(x: Float[Tensor, "b c h w"], weight: Float[Tensor, "o c kh kw"]) -> bool:
+    """Nothing is differentiated here, and the weights must lie in memory as the product takes them."""
+    fitting = x.dtype == torch.float32 and x.device.type == "cpu" and weight.is_contiguous()
+    return fitting and not torch.is_grad_enabled() and native.library("columns") is not None
+
+
+def columns_conv2d(
+    x: Float[Tensor, "b c h w"],
+    weight: Float[Tensor, "o c kh kw"],
+    bias: Float[Tensor, " o"] | None,
+    stride: int = 1,
+    padding: int = 0,
+) -> Float[Tensor, "b o yh yw"]:
+    """What `conv2d(x, weight, bias, stride, padding)` returns, without a gradient."""
+    library = native.library("columns")
+    assert library is not None, "supports() was not asked"
+    function = library.columns
+    function.argtypes, function.restype = [_Sizes, ctypes.c_void_p, ctypes.c_void_p], None
+    images, channels, height, width = x.shape
+    kernel = weight.shape[2:]
+    down, across = ((size + 2 * padding - taps) // stride + 1 for size, taps in zip(x.shape[2:], kernel, strict=True))
+    taken = workspace.take(weight[0].numel(), images * down * across, like=x)
+    sizes = _Sizes(images, channels, height, width, *x.stride(), *kernel, down, across, stride, padding)
+    function(sizes, *native.pointers(x, taken))
+    flat = weight.flatten(1)
+    y = torch.mm(flat, taken) if bias is None else torch.addmm(bias[:, None], flat, taken)
+    workspace.give(taken)
+    return y.view(len(weight), images, down, across).transpose(0, 1)

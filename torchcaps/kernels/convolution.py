@@ -1,0 +1,128 @@
+"""Which way to do a convolution: `convolve` is what layers call.
+
+| twin | what it is | good for |
+|---|---|---|
+| plain | `torch.nn.functional.conv2d` | small work, and whatever the others do not know |
+| fourier | `phase_conv.py` | large kernels, strided too, many images |
+| tiles | `winograd.py` | 3x3 kernels, many channels |
+| columns | `columns.py` | large kernels and a few images, in inference |
+
+`cost.py` estimates each, `tuning.py` decides and remembers.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+from torchcaps.kernels import columns, cost, native, tuning, winograd
+from torchcaps.kernels.columns import columns_conv2d
+from torchcaps.kernels.dft import factor_count
+from torchcaps.kernels.phase_conv import phase_conv2d
+from torchcaps.kernels.winograd import winograd_conv2d
+
+TWINS: dict[str, Callable[..., Tensor]] = {
+    "plain": conv2d,
+    "fourier": phase_conv2d,
+    "tiles": winograd_conv2d,
+    "columns": columns_conv2d,
+}
+
+
+def convolve(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o yh yw"]:
+    """`conv(x)`, by the twin that takes least."""
+    twin = chosen(conv, x)
+    if twin == "plain":
+        return conv(x)
+    return TWINS[twin](x, conv.weight, conv.bias, conv.stride[0], conv.padding[0])
+
+
+def chosen(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> str:
+    if not _fits(conv, x):
+        return "plain"
+    usable = _usable(conv, x)
+    if tuning.mode() == "fast":
+        return _fewest_products(conv, x, usable)
+    if x.device.type != "cpu":
+        return "plain"
+    training = torch.is_grad_enabled() and conv.weight.requires_grad
+    shape = (*x.shape, *conv.weight.shape[:1], *conv.weight.shape[2:], conv.stride[0], conv.padding[0])
+    case, name = described(shape, training, x.dtype)  # pyright: ignore[reportArgumentType]
+    run = partial(once, conv, x, training)
+    twin = tuning.choose(f"{name}, {torch.get_num_threads()} threads", usable, partial(cost.estimate, case), run)
+    # What runs of older versions have stored.
+    return _fewest_products(conv, x, usable) if twin == "fast" else twin
+
+
+@lru_cache(maxsize=512)
+def described(shape: tuple[int, ...], training: bool, dtype: torch.dtype = torch.float32) -> tuple[cost.Conv, str]:
+    """Of batch, channels, height, width, outputs, kernel's height and width, stride, padding.
+
+    Batches are told apart by powers of two, so that the last one of an epoch is not judged for itself.
+    """
+    batch, channels, height, width, outputs, down, across, stride, padding = shape
+    batch = 2 ** (batch - 1).bit_length()
+    case = cost.Conv(
+        batch, channels, (height, width), outputs, (down, across), stride, padding, training, dtype.itemsize
+    )
+    name = (
+        f"{'training' if training else 'inference'} conv2d {batch} x {channels} x {height} x {width} by "
+        f"{outputs} x {down} x {across}, stride {stride}, padding {padding}, {dtype} on cpu"
+    )
+    return case, name
+
+
+def possible(case: cost.Conv) -> list[str]:
+    """The twins for a convolution of float32 numbers on the CPU."""
+    tiles = case.kernel == (3, 3) and case.stride == 1 and native.library("tiles") is not None
+    laid_out = not case.training and native.library("columns") is not None
+    return ["plain", "fourier", *["tiles"] * tiles, *["columns"] * laid_out]
+
+
+def supports(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
+    """Whether one of our twins computes this layer here."""
+    return chosen(conv, x) != "plain"
+
+
+def _fits(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
+    """Whether this layer is one that the twins know, here and now."""
+    kernel, stride, padding = conv.weight.shape[2:], conv.stride[0], conv.padding[0]
+    return (
+        type(conv) is nn.Conv2d
+        and tuning.eligible(x, conv.weight)
+        and conv.stride == (stride, stride)
+        and conv.padding == (padding, padding)
+        and conv.padding_mode == "zeros"
+        and conv.dilation == (1, 1)
+        and conv.groups == 1
+        and x.ndim == 4
+        and all(size + 2 * padding >= taps for size, taps in zip(x.shape[2:], kernel, strict=True))  # pyright: ignore
+        and not (conv._forward_hooks or conv._forward_pre_hooks or conv._backward_hooks or conv._backward_pre_hooks)
+    )
+
+
+def _usable(conv: nn.Conv2d, x: Tensor) -> tuple[str, ...]:
+    tiles = ("tiles",) if winograd.supports(x, conv.weight, conv.stride[0]) else ()
+    laid_out = ("columns",) if columns.supports(x, conv.weight) else ()
+    return ("plain", "fourier", *tiles, *laid_out)
+
+
+def _fewest_products(conv: nn.Conv2d, x: Tensor, usable: tuple[str, ...]) -> str:
+    """Of the two that multiply less than the plain twin."""
+    stride, padding, kernel = conv.stride[0], conv.padding[0], conv.weight.shape[2:]
+    outputs = [(size + 2 * padding - taps) // stride + 1 for size, taps in zip(x.shape[2:], kernel, strict=True)]  # pyright: ignore
+    taps = [-(-size // stride) for size in kernel]
+    fourier = factor_count((outputs[0], outputs[1]), (taps[0], taps[1]))
+    return "tiles" if "tiles" in usable and winograd.cut((outputs[0], outputs[1])).products <= fourier else "fourier"
+
+
+def once(conv: nn.Conv2d, x: Tensor, training: bool, twin: str) -> None:
+    """One call for the clock, with its backward pass in training, that leaves nothing behind."""
+    with torch.set_grad_enabled(training):
+        leaves = x.detach().requires_grad_(training), conv.weight.detach().requires_grad_(training)
+        y = TWINS[twin](*leaves, None, conv.stride[0], conv.padding[0])
+        if training:
+            y.backward(torch.ones_like(y))

@@ -1,0 +1,141 @@
+"""Any network on any data, trained into a run folder: what programs and the command line call."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from torchcaps.core.errors import UserError
+from torchcaps.core.progress import quietly, say
+from torchcaps.data import DataSet, resolve
+from torchcaps.data.tensors import TensorSet, is_tensors
+from torchcaps.models.config import import_path
+from torchcaps.models.registry import configure, find, suited_training
+from torchcaps.training import recipes
+from torchcaps.training.config import TrainConfig, defaults_for
+from torchcaps.training.loop import Probe
+from torchcaps.training.networks import Loss, classes_of
+from torchcaps.training.train import train
+
+POSITIVE = ("epochs", "steps", "max_seconds", "batch", "lr", "pairs")
+NOT_NEGATIVE = ("seed", "validation", "checkpoint_seconds", "warmup", "average")
+
+
+def fit(
+    model: str | nn.Module,
+    data: Any = None,
+    *,
+    out: str | Path,
+    test: Any = None,
+    loss: Loss | None = None,
+    classes: Sequence[str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    size: str | int | tuple[int, int] | None = None,
+    augment: recipes.Augment = None,
+    resume: bool = True,
+    quiet: bool = False,
+    tensorboard: bool = False,
+    probe: Probe | None = None,
+    **training: Any,
+) -> dict[str, Any]:
+    """Train a network, score it once on the test images, keep everything in the folder `out`; returns the result.
+
+    `model` is a name from `list_models()`, with `overrides` as `create_model` takes them, or any `nn.Module` that
+    returns a `ModelOutput` or a tensor of class scores; afterwards it has the weights of the run. `data` is a name, a
+    folder, a pair of tensors `(images, labels)` or a torch `Dataset`, and so is `test`, which takes the place of the
+    data's own test images; `classes` names the classes of tensors. `loss(output, batch)` returns a number, or a dict of
+    numbers with their "total"; without it the network's own `loss` counts, else cross entropy for scores and the margin
+    loss for capsules.
+
+    The budget is `epochs`, `steps` or `max_seconds`. Other fields of `TrainConfig` are keywords too, here with what
+    counts where the model's name does not bring another: `seed=0`, `batch=128`, `optimiser="adam"`, `lr=1e-3`,
+    `schedule="decay"`, `warmup=0.0`, `average=0.0`, `validation=2000` (at most a tenth of the images), `device="auto"`,
+    `checkpoint_seconds=30.0`, `balance="auto"`. `augment` is a preset, amounts that change the data's own, or an
+    `Augmentation`.
+
+    Killed, it is gone on with by the same call, and ends in the same bytes; finished, it is only read.
+    """
+    with quietly(quiet):
+        _check(training)
+        run = Path(out)
+        # Of several processes only the first looks: it may have begun to write before the others are here.
+        if not resume and os.environ.get("RANK", "0") == "0" and (run / "config.json").exists():
+            raise UserError(f"{run} already holds a run: go on with --resume, or choose another --out")
+        both = test if is_tensors(data) and is_tensors(test) else None
+        if isinstance(model, str):
+            known = recipes.data_for(find(model), data, size, test=both, classes=classes)
+        else:
+            known = _wide_enough(model, resolve(data, size=recipes.sides(size), test=both, classes=classes), classes)
+        if known.own and training.get("validation") is not None and not isinstance(known, TensorSet):
+            raise UserError(
+                "--validation is for sets by name; divide your own images by folders named train, val and test"
+            )
+        tested = None if test is None or both is not None else _test_data(known, test)
+        given = {name: value for name, value in training.items() if value is not None}
+        given |= {"data": known.name, "augment": recipes.chosen_augmentation(known, augment)}
+        given |= {"test": tested and tested.name, "loss": loss and import_path(loss)}
+        extra: dict[str, Any] = {
+            "data": known,
+            "test": tested,
+            "loss": loss,
+            "tensorboard": tensorboard,
+            "probe": probe,
+        }
+        if not isinstance(model, str):
+            config = TrainConfig(**{"model": type(model).__name__, **_usual(known), **given})
+            return train(config, run, module=model, **extra)
+        sized, suiting = recipes.suited_to(model, known)
+        chosen = {**sized, **(overrides or {})}
+        configure(model, **chosen)
+        config = defaults_for(model, **{**suiting, **given})
+        if sized.keys() & {"backbone", "design"}:
+            say(f"{model}: {recipes.summary(config, known, chosen)}")
+        return train(config, run, chosen, **extra)
+
+
+def _check(training: Mapping[str, Any]) -> None:
+    known = {field.name for field in fields(TrainConfig)} - {"model", "data", "augment", "test", "loss"}
+    if unknown := sorted(set(training) - known):
+        raise UserError(f"fit has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+    for names, least, word in ((POSITIVE, "more than 0", 0.0), (NOT_NEGATIVE, "0 or more", None)):
+        for name in names:
+            value = training.get(name)
+            if value is not None and not (0 <= value < 2**63 and value != word):
+                raise UserError(f"--{name.replace('_', '-')} must be {least}, not {value}")
+    for name in ("warmup", "average"):
+        if (training.get(name) or 0.0) >= 1:
+            raise UserError(f"--{name} must be less than 1, not {training[name]}")
+    if all(training.get(name) is None for name in ("epochs", "steps", "max_seconds")):
+        raise UserError("how long? Give --epochs N, --steps N or --max-seconds S")
+
+
+def _usual(data: DataSet) -> dict[str, Any]:
+    """Of a network without a name: ten steps in an epoch at least, as far as there are images."""
+    return {"batch": suited_training(data.training_images())["batch"]}
+
+
+def _wide_enough(model: nn.Module, data: DataSet, classes: Sequence[str] | None) -> DataSet:
+    """Without names, the classes are those that the network tells apart, whether or not there is a label of each."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(f"{type(model).__name__} has no parameters to train")
+    if classes is not None or not isinstance(data, TensorSet):
+        return data
+    device = next(model.parameters()).device
+    shown = next(data.images("test").batches(2))
+    told = classes_of(model, type(model).__name__, shown._replace(images=shown.images.to(device)))
+    labels = tuple(map(str, range(told)))
+    return replace(data, classes=labels) if told > len(data.classes) else data
+
+
+def _test_data(data: DataSet, test: Any) -> DataSet:
+    """Other images to be scored on, which have to be of the same size and classes."""
+    options = {"test": test, "classes": data.classes} if is_tensors(test) else {}
+    found = resolve(test, like=data, **options)
+    sizes = [(known.image, len(known.classes), known.objects) for known in (found, data)]
+    if sizes[0] != sizes[1]:
+        words = ["images of {}, {} classes, {} in an image".format(*size) for size in sizes]
+        raise UserError(f"the test data {found.title} has {words[0]}; {data.title} has {words[1]}")
+    return found

@@ -1,0 +1,170 @@
+"""A training from its first file to its last, with every choice made already; `fit` makes them."""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from torchcaps.core.errors import UserError
+from torchcaps.core.files import read_json, write_json, write_tensors
+from torchcaps.core.progress import quietly, say
+from torchcaps.data import DataSet, resolve
+from torchcaps.data.folder import RECORD
+from torchcaps.models.config import model_config, model_from_config
+from torchcaps.models.registry import count_parameters, create_model
+from torchcaps.training import runs
+from torchcaps.training.config import TrainConfig
+from torchcaps.training.forecast import measure
+from torchcaps.training.loop import Probe, good_enough, run_loop
+from torchcaps.training.networks import Loss
+from torchcaps.training.optim import make_optimisers
+from torchcaps.training.progress import Reporter
+from torchcaps.training.scoring import score
+from torchcaps.training.state import State
+from torchcaps.training.task import Task, check_fits, load_task
+
+
+def go_on(
+    out: str | Path,
+    *,
+    epochs: float | None = None,
+    steps: int | None = None,
+    max_seconds: float | None = None,
+    quiet: bool = False,
+    tensorboard: bool = False,
+) -> dict[str, Any]:
+    """Go on with the run in a folder as it was begun; a larger budget prolongs it, also if it was finished."""
+    run = Path(out)
+    with quietly(quiet):
+        runs.prolong(run, {"epochs": epochs, "steps": steps, "max_seconds": max_seconds})
+        saved = read_json(run / "config.json")
+        config = TrainConfig(**saved["train"])
+        return train(config, run, build=lambda: model_from_config(saved["model"]), tensorboard=tensorboard)
+
+
+def train(
+    config: TrainConfig,
+    out: Path,
+    overrides: Mapping[str, Any] | None = None,
+    tensorboard: bool = False,
+    probe: Probe | None = None,
+    *,
+    build: Callable[[], nn.Module] | None = None,
+    module: nn.Module | None = None,
+    data: DataSet | None = None,
+    test: DataSet | None = None,
+    loss: Loss | None = None,
+) -> dict[str, Any]:
+    """Train what the configuration names, or the `module` and `data` handed over.
+
+    What `probe` measures of the network is kept in every logged row. A folder that already has a checkpoint of this
+    configuration is gone on with; a finished one is only read.
+    """
+    world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    runs.check_same(out, "train", asdict(config))
+    if (out / "result.json").exists():
+        if module is not None:
+            runs.load_weights(out, module)
+        return read_json(out / "result.json")
+    if config.batch % world:
+        raise UserError(f"the batch of {config.batch} cannot be shared evenly among {world} processes")
+    device = resolve_device(config.device)
+    if world > 1 and not dist.is_initialized():
+        # The clock is shared through the CPU also where gradients are not.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    torch.manual_seed(config.seed)
+    build = build or (lambda: create_model(config.model, **(overrides or {})))
+    model: Any = (build() if module is None else module).to(device)
+    data = data or resolve(str(out / RECORD) if (out / RECORD).exists() else config.data)
+    data = data.prepared(getattr(getattr(model, "config", None), "image", data.image), out)
+    task = load_task(config, data)
+    if module is None:
+        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    check_fits(model, config.model, data, task.watched)
+    runs.check_same(out, "model", model_config(model))
+    optimisers = make_optimisers(model, config.optimiser, config.lr)
+    average = deepcopy(model).requires_grad_(False) if config.average else None
+    state = State(0, 0.0, model.train(), optimisers, average, [], [])
+    checkpoint = runs.Checkpoint(out)
+    saved = checkpoint.load()
+    if saved:
+        state.load(*saved)
+    elif rank == 0:
+        # One process alone must not step a network whose batch normalisation waits for the others; and what the
+        # processor would take says nothing about a GPU.
+        expected = None
+        if world == 1 and device.type == "cpu":
+            shape = SimpleNamespace(image=data.image, classes=len(data.classes), objects=data.objects)
+            expected = measure(config.model, deepcopy(model), shape, config.batch, len(task.stream), loss=loss)
+            expected.check()
+        _begin(config, out, model, data, [*task.about, f"{expected}"] if expected else task.about)
+        if module is not None:
+            # Its first weights come from outside: a run that is killed at once has to find them again.
+            state.save(checkpoint)
+    with Reporter(config, out if tensorboard else None) if rank == 0 else nullcontext() as reporter:
+        written = checkpoint if rank == 0 else None
+        run_loop(config, task, state, written, reporter, rank=rank, world=world, probe=probe, loss=loss)
+    if world > 1:
+        dist.destroy_process_group()
+    if module is not None and average is not None:
+        module.load_state_dict(average.state_dict())
+    asked = test or (resolve(config.test, like=data) if config.test else data)
+    return _finish(config, out, task, state, asked) if rank == 0 else {}
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of that name; of several GPUs the one that belongs to this process."""
+    wanted = name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda":
+        wanted = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+    try:
+        return torch.empty(0, device=wanted).device
+    except (RuntimeError, AssertionError):
+        raise UserError(f"device '{name}' is not here; try --device auto") from None
+
+
+def _begin(config: TrainConfig, out: Path, model: nn.Module, data: DataSet, about: list[str]) -> None:
+    """The files that are there before the first step, and what a person should know before it."""
+    resolved = {"train": asdict(config), "model": model_config(model), "classes": list(data.classes)}
+    write_json(out / "config.json", resolved)
+    runs.keep_origin(out, runs.manifest(resolved, data.hashes()))
+    for line in data.keep(out):
+        say(f"{data.title}: {line}")
+    for line in about:
+        say(f"{config.model}: {line}")
+
+
+def _finish(config: TrainConfig, out: Path, task: Task, state: State, asked: DataSet) -> dict[str, Any]:
+    """Weights, metrics, frames, and the one look at the test set. `result.json` comes last and makes the run whole."""
+    model = state.best
+    runs.write_rows(out / "metrics.csv", state.rows)
+    if state.frames:
+        # Of single images the targets are the images themselves; files hold no tensor twice, so each gets its own copy.
+        watched = {name: field.clone() for name, field in task.watched._asdict().items()}
+        write_tensors(out / "frames.safetensors", {"frames": torch.stack(state.frames), **watched})
+    weights_sha256 = write_tensors(out / "model.safetensors", model.state_dict())
+    answers: list[tuple[torch.Tensor, torch.Tensor]] = []
+    scores = score(model, asked.test(config.test_pairs), answers=answers)
+    lengths, labels = (torch.cat(column) for column in zip(*answers, strict=True))
+    result = {
+        **scores,
+        "model": config.model,
+        "parameters": count_parameters(model),
+        "seconds": round(state.seconds, 1),
+        "steps": state.step,
+        "images_seen": state.step * min(config.batch, len(task.stream)),
+        "seed": config.seed,
+        "selection": f"{config.stop_at:.2%} on validation" if good_enough(config, state) else "last step",
+        "weights_sha256": weights_sha256,
+        "answers_sha256": runs.write_answers(out, lengths, labels),
+    }
+    write_json(out / "result.json", result)
+    return result
