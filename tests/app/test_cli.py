@@ -192,6 +192,23 @@ def test_a_run_with_another_routing_is_read_back(tmp_path: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["weights_sha256"] == result["weights_sha256"]
 
 
+def test_quiet_says_nothing_and_evaluate_reads_the_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "run")
+    call = ("train", "cnn-mnist-small", "--data", "mnist-mini", "--steps", "3", "--warmup", "0.5", "--quiet", "--json")
+    run(*call, "--out", out)
+    printed, said = capsys.readouterr()
+    assert not said
+    result = json.loads(printed)
+    assert result["steps"] == 3
+    monkeypatch.setattr("torchcaps.app.commands.score", None)  # answering again would fail
+    run("evaluate", out, "--json")
+    scores = json.loads(capsys.readouterr().out)
+    assert (scores["accuracy"], scores["images"]) == (result["accuracy"], 1000)
+    assert len(scores["per_class"]) == 10
+
+
 def test_a_run_is_not_written_over(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in trained.iterdir() if path.is_file()}
     line = refused(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from torchcaps.core.errors import UserError
+from torchcaps.core.files import written_whole
 from torchcaps.data.readers import affnist, cifar, files, idx, matlab, norb, pickled, svhn
 from torchcaps.data.sources.catalogue import FILES, SETS
 
@@ -111,7 +112,7 @@ def test_types_without_a_code_are_refused(tmp_path):
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with pytest.raises(TypeError), files.written_whole(path) as file:
+    with pytest.raises(TypeError), written_whole(path) as file:
         file.writelines([b"new, but", None])
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]

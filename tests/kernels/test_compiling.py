@@ -15,7 +15,7 @@ needs_compiler = pytest.mark.skipif(compiler.command() is None, reason="no C com
 needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
 
 
-def again(name: str = "em_votes") -> native.Loaded:
+def again(name: str = "columns") -> native.Loaded:
     """What a new process would find."""
     native.library.cache_clear()
     native._tell.cache_clear()
@@ -29,7 +29,7 @@ def libraries(folder: Path) -> dict[str, int]:
 @pytest.fixture
 def quick(unbuilt: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same with one source only, which compiles in no time."""
-    monkeypatch.setattr(compiler, "sources", lambda: ["em_votes"])
+    monkeypatch.setattr(compiler, "sources", lambda: ["columns"])
     return unbuilt
 
 
@@ -49,7 +49,7 @@ def test_everything_is_compiled_once_in_seconds_and_announced_in_one_line(
 ) -> None:
     start = time.process_time()
     children = os.times().children_user
-    assert native.state("em_votes").origin == "compiled"
+    assert native.state("columns").origin == "compiled"
     spent = time.process_time() - start + os.times().children_user - children
     assert spent < 15, "processor time of all files together; a few seconds where it is not measured"
     said = capfd.readouterr()
@@ -111,10 +111,10 @@ def test_library_or_folder_of_another_user_is_never_loaded(quick: Path, caplog: 
 def test_failed_attempt_is_logged_once_and_remembered(
     unbuilt: Path, fake_compiler: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = again("em_votes")
+    found = again("columns")
     assert found.functions is None
     assert "no such thing" in found.reason
-    assert len([record for record in caplog.records if "em_votes.c" in record.message]) == 1
+    assert len([record for record in caplog.records if "columns.c" in record.message]) == 1
     calls = len(fake_compiler.read_text().splitlines())
     caplog.clear()
     with caplog.at_level(logging.INFO, "torchcaps"):
@@ -124,7 +124,7 @@ def test_failed_attempt_is_logged_once_and_remembered(
     compiled = calls + len(compiler.sources())
     assert len(fake_compiler.read_text().splitlines()) == compiled, "only asked which compiler it is"
     monkeypatch.setattr(cache, "FAILURE_SECONDS", 0)
-    again("em_votes")
+    again("columns")
     assert len(fake_compiler.read_text().splitlines()) > compiled + 1
 
 
@@ -163,8 +163,8 @@ def test_packaged_library_comes_first_and_an_edited_source_is_noticed(
     assert command is not None
     openmp = compiler.shares_openmp(command)
     for level in native._usable_levels():
-        target = packaged / f"{compiler.stem('em_votes', level, openmp)}.so"
-        compiler.build(command, "em_votes", level, openmp, target)
+        target = packaged / f"{compiler.stem('columns', level, openmp)}.so"
+        compiler.build(command, "columns", level, openmp, target)
     found = again()
     assert (found.origin, found.level) == ("package", native._usable_levels()[0])
     assert not quick.exists()
@@ -172,7 +172,7 @@ def test_packaged_library_comes_first_and_an_edited_source_is_noticed(
     assert again().level in native._usable_levels()[1:]
     sources = tmp_path / "sources"
     sources.mkdir()
-    (sources / "em_votes.c").write_text((compiler.FOLDER / "em_votes.c").read_text() + "/* edited */\n")
+    (sources / "columns.c").write_text((compiler.FOLDER / "columns.c").read_text() + "/* edited */\n")
     monkeypatch.setattr(compiler, "FOLDER", sources)
     assert again().origin == "compiled"
 

@@ -227,7 +227,7 @@ def test_threads_are_as_before_after_measuring(fresh: Path) -> None:
 def test_report_says_what_why_and_by_how_much(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "SHAPES", ((4, 8, 8, 4, 3, 1, 1), (8, 12, 12, 8, 9, 2, 0)))
     state = report.state()
-    assert {library["name"] for library in state["libraries"]} >= {"tiles", "columns", "em_votes", "routing_blocks"}
+    assert {library["name"] for library in state["libraries"]} >= {"tiles", "columns", "em", "fused_routing"}
     conv, x = nn.Conv2d(4, 4, 3, padding=1), torch.rand(16, 4, 8, 8)
     chosen = convolution.chosen(conv, x)
     before = fresh.read_text()

@@ -18,14 +18,15 @@ from safetensors.torch import load, save
 
 from torchcaps import data as named
 from torchcaps.core.errors import UserError
-from torchcaps.core.files import read_json, write_tensors
+from torchcaps.core.files import read_json, write_json, write_tensors
 from torchcaps.models.baseline import CNN
 from torchcaps.models.registry import create_model
 from torchcaps.training.config import defaults_for
+from torchcaps.training.fit import fit
 from torchcaps.training.loop import train_step
 from torchcaps.training.optim import load_optimiser_tensors, make_optimisers, optimiser_tensors
-from torchcaps.training.runs import Checkpoint, keep_origin, load_run, prolong
-from torchcaps.training.train import train
+from torchcaps.training.runs import Checkpoint, keep_origin, load_run, prolong, read_answers
+from torchcaps.training.train import go_on, train
 
 SMALL = {"data": "mnist-mini", "epochs": 0.8, "batch": 32, "validation": 200, "checkpoint_seconds": 0.2}
 
@@ -177,6 +178,26 @@ def test_a_run_is_not_gone_on_with_by_another_configuration(tmp_path: Path) -> N
     (tmp_path / "run/result.json").unlink()
     with pytest.raises(UserError, match="channels 16, not 24"):
         train(config, tmp_path / "run", {"channels": 24})
+
+
+def test_a_budget_in_steps_is_prolonged_and_an_old_run_is_gone_on_with(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    options = {"overrides": {"channels": 16}, "batch": 16, "validation": 100, "quiet": True}
+    assert fit("cnn-mnist-small", "mnist-mini", out=out, steps=2, **options)["steps"] == 2
+    with pytest.raises(UserError, match="--steps 1 does not prolong"):
+        go_on(out, steps=1)
+    assert go_on(out, steps=4, quiet=True)["steps"] == 4
+    config, result = read_json(out / "config.json"), read_json(out / "result.json")
+    config["model"]["digits"] = config["model"].pop("objects")
+    config["train"] = {k: v for k, v in config["train"].items() if k not in ("steps", "test", "loss")}
+    config["train"]["epochs"] = 4 * 16 / 4900
+    write_json(out / "config.json", {"train": config["train"], "model": config["model"]})
+    write_json(out / "result.json", {k: v for k, v in result.items() if k != "answers_sha256"})
+    assert load_run(out)[0].config.objects == 1
+    assert read_answers(out) is None
+    (out / "result.json").unlink()
+    assert go_on(out, quiet=True)["weights_sha256"] == result["weights_sha256"]
+    assert go_on(out, epochs=6 * 16 / 4900, quiet=True)["steps"] == 6
 
 
 def test_begun_again_it_comes_from_the_first_command(tmp_path: Path) -> None:

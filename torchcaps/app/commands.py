@@ -65,6 +65,7 @@ def _new_training(args: Namespace) -> tuple[Path, dict[str, Any]]:
         usual = getattr(configure(args.model, **overrides), "routing_options", {})
         overrides["routing_options"] = {**usual, **options}
     amounts = {"preset": args.augment} | {field.name: getattr(args, field.name) for field in fields(Augmentation)}
+    amounts = {name: value for name, value in amounts.items() if value is not None}
     own = f"-{known.title}" if known.own else ""
     out = Path(args.out or f"runs/{args.model}{own}-seed{args.seed or 0}")
     result = fit(
@@ -72,7 +73,7 @@ def _new_training(args: Namespace) -> tuple[Path, dict[str, Any]]:
         known,
         out=out,
         overrides=overrides,
-        augment={name: value for name, value in amounts.items() if value is not None},
+        augment={"preset": "own", **amounts} if amounts else None,
         resume=False,
         quiet=args.quiet,
         tensorboard=args.tensorboard,

@@ -66,7 +66,8 @@ def model_from_config(config: Mapping[str, Any], **given: Any) -> nn.Module:
         where = f", which {module} registers" if module else f"; there are {', '.join(KINDS)}"
         raise UserError(f"this run needs the model '{name}'{where}")
     try:
-        return KINDS[name].build(KINDS[name].config(**{**{k: _rich(k, v) for k, v in fields.items()}, **given}))
+        read = {key: _rich(key, value) for key, value in fields.items() if key not in given}
+        return KINDS[name].build(KINDS[name].config(**read, **given))
     except (KeyError, TypeError) as error:
         raise UserError(f"the model's configuration is not one of this version: {error}") from None
 

@@ -31,6 +31,14 @@ def fit(
     out: str | Path,
     test: Any = None,
     loss: Loss | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    max_seconds: float | None = None,
+    seed: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    validation: int | None = None,
+    device: str = "auto",
     classes: Sequence[str] | None = None,
     overrides: Mapping[str, Any] | None = None,
     size: str | int | tuple[int, int] | None = None,
@@ -50,14 +58,16 @@ def fit(
     numbers with their "total"; without it the network's own `loss` counts, else cross entropy for scores and the margin
     loss for capsules.
 
-    The budget is `epochs`, `steps` or `max_seconds`. Other fields of `TrainConfig` are keywords too, here with what
-    counts where the model's name does not bring another: `seed=0`, `batch=128`, `optimiser="adam"`, `lr=1e-3`,
-    `schedule="decay"`, `warmup=0.0`, `average=0.0`, `validation=2000` (at most a tenth of the images), `device="auto"`,
-    `checkpoint_seconds=30.0`, `balance="auto"`. `augment` is a preset, amounts that change the data's own, or an
-    `Augmentation`.
+    The budget is `epochs`, `steps` or `max_seconds`; with several, the one that ends first. `training` are other fields
+    of `TrainConfig`. What is None is what suits the model of that name, else `seed=0`, `batch=128` (fewer where an
+    epoch would have less than ten steps), `lr=1e-3`, `optimiser="adam"`, `schedule="decay"`, `warmup=0.0`,
+    `average=0.0`, `validation=2000` (at most a tenth of the images), `checkpoint_seconds=30.0`, `balance="auto"`.
+    `augment` is the name of a preset, an `Augmentation`, or some of its fields; `size` is for pictures in files.
 
     Killed, it is gone on with by the same call, and ends in the same bytes; finished, it is only read.
     """
+    training |= {"epochs": epochs, "steps": steps, "max_seconds": max_seconds, "seed": seed, "batch": batch, "lr": lr}
+    training |= {"validation": validation, "device": device}
     with quietly(quiet):
         _check(training)
         run = Path(out)
@@ -100,11 +110,11 @@ def _check(training: Mapping[str, Any]) -> None:
     known = {field.name for field in fields(TrainConfig)} - {"model", "data", "augment", "test", "loss"}
     if unknown := sorted(set(training) - known):
         raise UserError(f"fit has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    for names, least, word in ((POSITIVE, "more than 0", 0.0), (NOT_NEGATIVE, "0 or more", None)):
-        for name in names:
-            value = training.get(name)
-            if value is not None and not (0 <= value < 2**63 and value != word):
-                raise UserError(f"--{name.replace('_', '-')} must be {least}, not {value}")
+    for name in (*POSITIVE, *NOT_NEGATIVE):
+        value, positive = training.get(name), name in POSITIVE
+        if value is not None and not (0 <= value < 2**63 and (value or not positive)):
+            least = "more than 0" if positive else "0 or more"
+            raise UserError(f"--{name.replace('_', '-')} must be {least}, not {value}")
     for name in ("warmup", "average"):
         if (training.get(name) or 0.0) >= 1:
             raise UserError(f"--{name} must be less than 1, not {training[name]}")

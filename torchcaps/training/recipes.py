@@ -72,16 +72,14 @@ def sides(size: str | int | tuple[int, int] | None) -> tuple[int, int] | None:
 
 
 def chosen_augmentation(data: DataSet, augment: Augment) -> dict[str, Any] | None:
-    """None for the data's own; else a preset by its name, or single amounts that change the data's own.
+    """None for the data's own; else a preset by its name, or single amounts.
 
-    The amounts may come with the preset that they change: `{"preset": "digits", "rotation": 20}`.
+    The amounts may come with the preset that they change, "own" for the data's: `{"preset": "own", "shift": 4}`.
     """
-    if augment is None or augment == {}:
-        return None
-    if isinstance(augment, Augmentation):
-        return asdict(augment)
+    if augment is None or isinstance(augment, Augmentation):
+        return asdict(augment) if augment else None
     changed: dict[str, Any] = {"preset": augment} if isinstance(augment, str) else dict(augment)
-    preset = changed.pop("preset", None)
+    preset = changed.pop("preset", "none")
     known = [field.name for field in fields(Augmentation)]
     for name, value in changed.items():
         if name not in known:
@@ -90,4 +88,4 @@ def chosen_augmentation(data: DataSet, augment: Augment) -> dict[str, Any] | Non
         if not 0 <= value <= limit:
             flag = "rotate" if name == "rotation" else name
             raise UserError(f"--{flag} must be from 0 to {limit}, not {value}")
-    return asdict(replace(augmentation(preset) if preset else data.augment, **changed))
+    return asdict(replace(data.augment if preset == "own" else augmentation(preset), **changed))
