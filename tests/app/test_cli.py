@@ -61,11 +61,10 @@ def test_import_costs_little_beyond_torch() -> None:
         "import time, torch, numpy\nbegan = time.process_time()\n"
         "import torchcaps\ntorchcaps.create_model\nprint(time.process_time() - began)"
     )
-    seconds = min(
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert any(
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) < 0.5
         for _ in range(3)
     )
-    assert seconds < 0.5
 
 
 def test_models_json_has_stable_keys(capsys: pytest.CaptureFixture[str]) -> None:

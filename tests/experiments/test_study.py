@@ -16,10 +16,11 @@ from torchcaps.data import sources
 from torchcaps.experiments.base import NotRun, Study, Trial, compared, judged
 from torchcaps.experiments.protocols import SMOKE
 from torchcaps.experiments.reproduce import reproduce
-from torchcaps.models.registry import MODELS
+from torchcaps.models.registry import MODELS, count_parameters, create_model
 from torchcaps.viz.figures import Measured, dots, style
 
-TRIAL = Trial("small", "cnn-mnist-small", "mnist-mini", 0, {}, SMOKE)
+TINY = {"channels": 16}
+TRIAL = Trial("small", "cnn-mnist-small", "mnist-mini", 0, TINY, SMOKE)
 
 
 def test_a_row_is_computed_once(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_a_training_is_repeated_only_if_it_changed(tmp_path: Path) -> None:
     before = weights.stat().st_mtime_ns
     assert study.train(TRIAL) == result
     assert weights.stat().st_mtime_ns == before
-    changed = Trial("small", TRIAL.model, TRIAL.data, 0, {}, {**SMOKE, "lr": 1e-3})
+    changed = Trial("small", TRIAL.model, TRIAL.data, 0, TINY, {**SMOKE, "lr": 1e-3})
     assert study.train(changed)["weights_sha256"] != result["weights_sha256"]
     assert study.metrics(changed)[-1]["step"] == result["steps"]
 
@@ -54,14 +55,15 @@ def test_a_network_that_changed_under_its_name_is_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = Study("table1", "smoke", root=tmp_path)
-    before = study.train(TRIAL)["parameters"]
-    entry = MODELS[TRIAL.model]
-    monkeypatch.setitem(MODELS, TRIAL.model, replace(entry, config=replace(entry.config, channels=16)))
-    assert study.train(TRIAL)["parameters"] < before
+    trial, entry = replace(TRIAL, overrides={}), MODELS[TRIAL.model]
+    for channels in (16, 8):
+        monkeypatch.setitem(MODELS, TRIAL.model, replace(entry, config=replace(entry.config, channels=channels)))
+        parameters = study.train(trial)["parameters"]
+        assert parameters == count_parameters(create_model(TRIAL.model))
 
 
 def test_several_trainings_share_out_the_cores(tmp_path: Path) -> None:
-    trials = [Trial(f"small-{seed}", TRIAL.model, TRIAL.data, seed, {}, SMOKE) for seed in range(2)]
+    trials = [Trial(f"small-{seed}", TRIAL.model, TRIAL.data, seed, TINY, SMOKE) for seed in range(2)]
     study = Study("table1", "smoke", root=tmp_path, jobs=2)
     results = study.train_all(trials)
     assert [result["seed"] for result in results] == [0, 1]

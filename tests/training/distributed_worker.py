@@ -1,4 +1,4 @@
-"""Run under torchrun by test_train.py: gradients of the first step and the loss of fifty, for the global batch."""
+"""Run under torchrun by test_loop.py: gradients of the first step and the loss of fifty, for the global batch."""
 
 import os
 import sys
@@ -18,8 +18,7 @@ name, out = sys.argv[1], Path(sys.argv[2])
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-size = {} if name == "capsnet-mnist-small" else {"image": (1, 28, 28)}
-model = create_model(name, **size)
+model = create_model(name, image=(1, 28, 28), channels=16, primary_types=2, decoder=(16,))
 noise = torch.Generator().manual_seed(1)
 pixels = torch.randint(0, 256, (256, 1, 28, 28), generator=noise, dtype=torch.uint8)
 labels = torch.randint(0, 10, (256,), generator=noise)

@@ -31,7 +31,9 @@ from torchcaps.training.train import go_on, train
 SMALL = {"data": "mnist-mini", "epochs": 0.8, "batch": 32, "validation": 200, "checkpoint_seconds": 0.2}
 
 
-OPTIONS = "--data mnist-mini --epochs 0.8 --batch 32 --validation 200 --checkpoint-seconds 0.2"
+TINY = {"channels": 16, "primary_types": 2, "decoder": (16,)}
+# One row of metrics at 50 steps, one at the end.
+OPTIONS = "--data mnist-mini --epochs 0.4 --batch 32 --validation 200 --checkpoint-seconds 0.2"
 
 
 def command(out: Path, *more: str) -> list[str]:
@@ -64,16 +66,16 @@ def test_a_finished_run_can_be_prolonged(uninterrupted: Path, tmp_path: Path) ->
     before = read_json(out / "result.json")
     subprocess.run(command(out, "--resume"), check=True, capture_output=True, env=ENVIRONMENT)
     assert read_json(out / "result.json") == before, "the same budget: nothing is left to do"
-    subprocess.run(command(out, "--resume", "--epochs", "1.2"), check=True, capture_output=True, env=ENVIRONMENT)
+    subprocess.run(command(out, "--resume", "--epochs", "0.6"), check=True, capture_output=True, env=ENVIRONMENT)
     after = read_json(out / "result.json")
     assert after["steps"] == pytest.approx(before["steps"] * 1.5, abs=1)
     assert after["weights_sha256"] != before["weights_sha256"]
     rows = csv.DictReader((out / "metrics.csv").read_text().splitlines())
     accuracies = [float(row["train_accuracy"]) for row in rows]
     assert accuracies[-1] > 0.7 * accuracies[-2], "a mean over the steps since the last row, however few"
-    assert "--epochs 1.2" in read_json(out / "manifest.json")["continued"][0]
+    assert "--epochs 0.6" in read_json(out / "manifest.json")["continued"][0]
     with pytest.raises(UserError, match="does not prolong"):
-        prolong(out, {"epochs": 0.5})
+        prolong(out, {"epochs": 0.3})
     with pytest.raises(UserError, match="was not given one"):
         prolong(out, {"max_seconds": 60.0})
 
@@ -84,12 +86,15 @@ def test_killed_and_resumed_ends_in_the_same_bytes(uninterrupted: Path, tmp_path
     kills = 0
     while not (out / "result.json").exists():
         resume = ["--resume"] if (out / "config.json").exists() else []
+        before = _last_checkpoint(out)
         process = subprocess.Popen(command(out, *resume), stderr=subprocess.PIPE, env=ENVIRONMENT)
-        began = time.monotonic()
-        wait = moments.uniform(1.0, 8.0)
+        # From the first checkpoint of this process on, so that a kill falls into the training, however slow the start.
+        while process.poll() is None and _last_checkpoint(out) == before:
+            time.sleep(0.01)
+        began, wait = time.monotonic(), moments.uniform(0.0, 1.5)
         while process.poll() is None and time.monotonic() - began < wait:
             time.sleep(0.01)
-        if process.poll() is None and kills < 3:
+        if process.poll() is None and kills < 2:
             process.send_signal(signal.SIGKILL)
             kills += 1
         _, errors = process.communicate()
@@ -98,6 +103,10 @@ def test_killed_and_resumed_ends_in_the_same_bytes(uninterrupted: Path, tmp_path
     for name in ("model.safetensors", "metrics.csv"):
         same = (out / name).read_bytes() == (uninterrupted / name).read_bytes()
         assert same, name
+
+
+def _last_checkpoint(out: Path) -> set[str]:
+    return {path.name for path in (out / "checkpoint").glob("*.safetensors")}
 
 
 def test_optimisers_go_on_as_if_never_saved() -> None:
@@ -221,7 +230,7 @@ def test_a_batch_larger_than_the_set_is_refused(tmp_path: Path) -> None:
 def test_same_seed_same_bytes_other_seed_other_bytes(tmp_path: Path) -> None:
     config = defaults_for("capsnet-mnist-small", **{**SMALL, "epochs": 0.1})
     hashes = [
-        train(replace(config, seed=seed), tmp_path / str(index))["weights_sha256"]
+        train(replace(config, seed=seed), tmp_path / str(index), TINY)["weights_sha256"]
         for index, seed in enumerate([0, 0, 1])
     ]
     assert hashes[0] == hashes[1] != hashes[2]
@@ -235,7 +244,7 @@ def test_wall_clock_budget_is_kept(tmp_path: Path) -> None:
 
 def test_weight_averaging_is_saved_and_used(tmp_path: Path) -> None:
     config = replace(defaults_for("capsnet-mnist-small", **{**SMALL, "epochs": 0.3}), average=0.9)
-    train(config, tmp_path / "run")
+    train(config, tmp_path / "run", TINY)
     model, _ = load_run(tmp_path / "run")
     tensors, _ = Checkpoint(tmp_path / "run").load() or ({}, {})
     for name, value in model.state_dict().items():

@@ -21,7 +21,7 @@ from torchcaps.viz.report.sections import Section, read_run, sections
 
 TINY = {"channels": 16, "primary_types": 2, "decoder": (16,)}
 # A few steps more than it takes to log twice.
-SHORT = {"epochs": 0.1, "batch": 8, "validation": 100}
+SHORT = {"epochs": 0.1, "batch": 8, "validation": 100, "test_pairs": 1000}
 
 
 def make_run(out: Path, model: str, data: str, **overrides: Any) -> Path:
@@ -108,7 +108,7 @@ def test_the_page_is_one_file_that_asks_for_no_other(pairs: Path) -> None:
 def test_the_page_says_what_the_run_found(pairs: Path) -> None:
     result = json.loads((pairs / "result.json").read_text())
     words = Tags((pairs / "report.html").read_text()).words
-    headline, rest = words.split("of 10,000 test images with both digits right", 1)
+    headline, rest = words.split("of 1,000 test images with both digits right", 1)
     assert f"{100 * result['accuracy']:.2f}" in headline
     for value in (f"{result['parameters']:,}", f"{result['reconstruction_mse']:.4f}", result["weights_sha256"]):
         assert value in rest
