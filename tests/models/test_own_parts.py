@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import torchcaps
 from torchcaps.core.errors import UserError
 from torchcaps.core.types import ModelOutput, RoutingOutput
-from torchcaps.data.named import training_and_validation
+from torchcaps.data.named import resolve
 from torchcaps.data.sets import Batch, ImageStream
 from torchcaps.models.capsnet import CapsNet, CapsNetConfig
 from torchcaps.models.config import KINDS, model_config, model_from_config
@@ -137,7 +137,7 @@ def test_a_routing_instance_does_not_serve_several_layers() -> None:
 
 
 def mini_batches(steps: int, size: int) -> Iterator[Batch]:
-    stream = ImageStream(training_and_validation("mnist-mini", 500)[0], seed=0)
+    stream = ImageStream(resolve("mnist-mini").training_and_validation(500)[0], seed=0)
     return (stream.batch(step, size) for step in range(steps))
 
 
