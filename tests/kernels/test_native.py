@@ -32,6 +32,7 @@ def _dynamic(u: Tensor, a: Tensor, weight: Tensor, ours: bool) -> tuple[RoutingO
 
 
 ROUTES = {"em": _em, "fused_routing": _dynamic}
+BOUNDS = {"em": 1e-4, "fused_routing": 1e-5}
 
 
 def _routed(name: str, dim: int, threads: int, ours: bool = True, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -51,13 +52,10 @@ def _routed(name: str, dim: int, threads: int, ours: bool = True, dtype: torch.d
 
 
 def _assert_close(name: str, dim: int, threads: int) -> None:
-    """To 1e-5 of the largest number; where EM is so badly conditioned that plain float32 misses that too, to four times
-    what plain float32 misses."""
-    ours = _routed(name, dim, threads)
-    plain, exact = (_routed(name, dim, threads, False, dtype) for dtype in (torch.float32, torch.float64))
-    for one, twin, right in zip(ours, plain, exact, strict=True):
-        missed = (twin - right).abs().max().item()
-        torch.testing.assert_close(one.double(), right, rtol=0, atol=max(1e-5 * right.abs().max().item(), 4 * missed))
+    """Of the largest number, against float64: ten children in 16 dimensions are a badly conditioned case for EM."""
+    exact = _routed(name, dim, threads, ours=False, dtype=torch.float64)
+    for one, right in zip(_routed(name, dim, threads), exact, strict=True):
+        torch.testing.assert_close(one.double(), right, rtol=0, atol=BOUNDS[name] * right.abs().max().item())
 
 
 @needs_compiler
