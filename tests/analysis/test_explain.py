@@ -21,7 +21,7 @@ from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.config import model_config
 from torchcaps.models.registry import create_model
 from torchcaps.routing import ROUTINGS
-from torchcaps.training.loop import defaults_for
+from torchcaps.training.config import defaults_for
 from torchcaps.viz.figures.pixels import heated, thumbnail
 from torchcaps.viz.report.explanation import explanation_page
 
