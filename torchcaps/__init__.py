@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from torchcaps.core.errors import UserError
     from torchcaps.core.functional import squash
     from torchcaps.core.types import CapsuleMap, Capsules, ModelOutput, RoutingOutput, RoutingTrace
+    from torchcaps.data.named import register_data
     from torchcaps.models.registry import create_model, list_models, register_model
     from torchcaps.nn import ClassCaps, ConvCaps, DenseCaps, PrimaryCaps, PrimaryPoses
     from torchcaps.routing import ROUTINGS, register_routing
+    from torchcaps.training.fit import fit
     from torchcaps.training.runs import load_run
 
 __version__ = "0.1.0"
@@ -68,8 +70,10 @@ __all__ = [
     "UserError",
     "__version__",
     "create_model",
+    "fit",
     "list_models",
     "load_run",
+    "register_data",
     "register_model",
     "register_routing",
     "squash",
