@@ -1,5 +1,9 @@
 """Small things that several tests need."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jaxtyping
 from torch import Tensor
 
 from torchcaps.core.types import Capsules
@@ -9,3 +13,13 @@ def children_of(votes: Tensor, activations: Tensor | None = None) -> Capsules:
     """Children for votes that come from nowhere: poses of one zero, fully active unless told otherwise."""
     b, i = votes.shape[:2]
     return Capsules(votes.new_zeros(b, i, 1), votes.new_ones(b, i) if activations is None else activations)
+
+
+@contextmanager
+def as_installed() -> Iterator[None]:
+    """Without the type checks of the tests: what a user's wrong argument meets."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)

@@ -60,6 +60,7 @@ def test_commands_of_a_document_parse(document: str) -> None:
 
 
 def test_the_documents_are_found() -> None:
-    wanted = {"docs/quick-start.md", "docs/own-data.md", "docs/own-routing.md", "docs/from-mnist-to-colour.md"}
+    wanted = {f"docs/own-{part}.md" for part in ("data", "routing", "layers", "backbone", "network")}
+    wanted |= {"docs/quick-start.md", "docs/from-mnist-to-colour.md"}
     assert wanted <= set(RUN)
     assert len(commands("docs/own-data.md")) > 5

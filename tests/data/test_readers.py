@@ -319,7 +319,7 @@ def test_the_unpickler_builds_nothing_but_arrays(content):
 
 
 def test_the_bundled_digits_are_what_the_table_says():
-    folder = Path(files.__file__).parent
+    folder = Path(files.__file__).parents[1]
     packed = [folder / FILES[key].place for key in SETS["mnist-mini"]]
     assert sum(path.stat().st_size for path in packed) < 1_500_000
     for key, path in zip(SETS["mnist-mini"], packed, strict=True):

@@ -73,7 +73,7 @@ def test_any_routing_serves_and_trains_after_inference(routing: str) -> None:
 
 
 def test_they_look_for_one_thing() -> None:
-    with pytest.raises(UserError, match="one thing"):
+    with pytest.raises(UserError, match="one object"):
         create_model("matrix-smallnorb-small", image=(1, 36, 36), classes=10, objects=2)
 
 

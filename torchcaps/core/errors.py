@@ -1,5 +1,5 @@
-"""The one exception that is meant for the person at the keyboard."""
+"""The exception for wrong input by a user."""
 
 
 class UserError(ValueError):
-    """Bad input: one line that says what is wrong and what would be right. The command line exits with code 2."""
+    """Wrong input: one line that says what is wrong and what would be right. The command line exits with code 2."""

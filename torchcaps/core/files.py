@@ -1,6 +1,6 @@
-"""Files that appear whole or not at all, and where torchcaps keeps its own.
+"""Writing files completely or not at all, reading them back, and the folder for cached files.
 
-Only `torch` is needed to import this module; `safetensors` is, once tensors are written or read.
+Only `torch` is needed to import this module; writing and reading tensors also needs `safetensors`.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from torchcaps.core.errors import UserError
 
 
 def cache_folder() -> Path:
-    """The platform's place for what can be made again, such as `~/.cache/torchcaps`."""
+    """The platform's folder for caches, such as `~/.cache/torchcaps`."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
         return Path(base) / "torchcaps" / "torchcaps" / "Cache"
@@ -74,7 +74,7 @@ def packed(tensors: Mapping[str, Tensor]) -> tuple[bytes, str]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Save and return the SHA-256, which is kept elsewhere, so that a flipped bit does not go unnoticed."""
+    """Save and return the SHA-256, which the caller keeps elsewhere to detect damage."""
     content, sha256 = packed(tensors)
     write_bytes(path, content)
     return sha256

@@ -34,35 +34,35 @@ def present(labels: Int[Tensor, "b k"], classes: int) -> Float[Tensor, "b j"]:
 
 
 def mask(poses: Float[Tensor, "b j d"], labels: Int[Tensor, "b k"]) -> Float[Tensor, "b k jd"]:
-    """For each label a copy of the layer in which every other capsule is zero: what the decoder sees."""
+    """For each label a copy of the layer with all other capsules set to zero: the input of the decoder."""
     chosen = torch.nn.functional.one_hot(labels, poses.shape[1]).to(poses.dtype)
     return (chosen.unsqueeze(-1) * poses.unsqueeze(1)).flatten(2)
 
 
 def matrix_transform(weight: Float[Tensor, "*n s s"]) -> Float[Tensor, "*n d d"]:
-    """`vote = pose · W` of matrix capsules as a transform of poses that are laid out flat, row by row: I ⊗ Wᵀ."""
+    """The product `vote = pose · W` of matrix capsules as one matrix for poses stored row by row: I ⊗ Wᵀ."""
     side = weight.shape[-1]
     rows = torch.eye(side, dtype=weight.dtype, device=weight.device)
     return torch.einsum("ax,...bc->...acxb", rows, weight).flatten(-4, -3).flatten(-2)
 
 
 def coordinates(height: int, width: int) -> Float[Tensor, "h w 2"]:
-    """Where the positions of a map are, row and column, between -0.5 and 0.5.
+    """Row and column of each position of a map, scaled to -0.5 .. 0.5.
 
-    Around zero, so that they cancel where a routing adds up votes from all over the map.
+    Their mean is zero, so they cancel when a routing adds up the votes of the whole map.
     """
     y, x = ((torch.arange(size) + 0.5) / size - 0.5 for size in (height, width))
     return torch.stack(torch.meshgrid(y, x, indexing="ij"), 2)
 
 
 def standardise(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-    """Each image with mean 0 and variance 1, an empty one with zeros."""
+    """Each image scaled to mean 0 and variance 1; a constant image becomes zeros."""
     variance, mean = torch.var_mean(images, (1, 2, 3), correction=0, keepdim=True)
     return (images - mean) * torch.rsqrt(variance + 1e-6)
 
 
 def coupling_entropy(couplings: Float[Tensor, "*n j"]) -> Float[Tensor, "*n"]:
-    """How evenly a child divides itself among its parents: 0 for one of them, log j for all alike.
+    """Entropy of a child's couplings: 0 if it sends to one parent, log j if it sends equally to j parents.
 
     >>> coupling_entropy(torch.tensor([0.25, 0.25, 0.25, 0.25])).exp().item()  # among four parents
     4.0

@@ -1,4 +1,4 @@
-"""What the machine says about itself: its processor and its free memory."""
+"""The processor and the free memory of this machine."""
 
 import os
 import platform
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """The name of the processor, as a person would say it."""
+    """The name of the processor, such as "AMD EPYC"."""
     found = re.search(r"^model name\s*:\s*(.+)", _cpuinfo(), re.M)
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def memory_available() -> int:
-    """Bytes that are free for a new process, as far as the system says: the container's limit where there is one."""
+    """Bytes of memory that a new process can use, within the limit of the container if there is one."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 2**10
@@ -23,7 +23,7 @@ def memory_available() -> int:
         group = Path("/sys/fs/cgroup")
         limit, used = (int((group / f"memory.{part}").read_text()) for part in ("max", "current"))
         parts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        # What was read from files counts as used, but is given back as soon as somebody asks.
+        # Cached file contents count as used, but the system frees them on demand.
         return min(free, limit - used + int(parts.get("inactive_file", 0)))
     except (OSError, ValueError):
         return free

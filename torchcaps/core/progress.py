@@ -32,7 +32,7 @@ def say(line: str) -> None:
 
 
 class Progress:
-    """Speaks the protocol of pooch's downloaders (`total`, `update`, `reset`, `close`) beside its own `show`."""
+    """Has the methods that pooch's downloaders call (`total`, `update`, `reset`, `close`), and `show`."""
 
     def __init__(
         self, label: str, total: float | None = None, unit: Literal["bytes", "images", "share"] = "bytes"

@@ -1,7 +1,7 @@
-"""What flows between capsule layers, and the letters that name its axes.
+"""The types that capsule layers exchange, and the letters of their axes.
 
 b  batch                 i  child capsule        r  routing iteration
-c  image channel         j  parent capsule       k  things shown in one image (1; 2 for MultiMNIST)
+c  image channel         j  parent capsule       k  objects in one image (1; 2 for MultiMNIST)
 h  height, w  width      d  pose dimension of a parent, p of a child
 t  type of capsule, of which there is one at each position of a map
 """
@@ -16,16 +16,16 @@ from torchcaps.core.functional import length
 
 
 class Capsules(NamedTuple):
-    """A layer of capsules: what each sees (its pose) and how sure it is that it is there (its activation)."""
+    """A list of capsules. The pose describes an object or part, the activation says how likely it is present."""
 
     poses: Float[Tensor, "b i p"]
     activations: Float[Tensor, "b i"]
 
 
 class CapsuleMap(NamedTuple):
-    """Capsules of several types at every position: what convolutional capsule layers exchange.
+    """Capsules of several types at every position of a map, for convolutional capsule layers.
 
-    The trace of a convolutional layer has windows for its batch, `(b y x)`, and `(ky kx t)` for the children.
+    In the trace of a convolutional layer the batch axis is the windows, `(b y x)`, and the children are `(ky kx t)`.
     """
 
     poses: Float[Tensor, "b t h w p"]
@@ -33,14 +33,14 @@ class CapsuleMap(NamedTuple):
     trace: "RoutingTrace | None" = None
 
     def flat(self) -> Capsules:
-        """Without the map: child `i = (type · h + y) · w + x`."""
+        """The same capsules as a list: child `i = (type · h + y) · w + x`."""
         return Capsules(self.poses.flatten(1, 3), self.activations.flatten(1))
 
 
 class RoutingTrace(NamedTuple):
     """What happened inside a routing, iteration by iteration.
 
-    `logits` are the ones an iteration's `couplings` were computed from; `agreement` is what the iteration found.
+    The `couplings` of an iteration are computed from its `logits`; its `agreement` is computed last.
     """
 
     couplings: Float[Tensor, "r b i j"]
@@ -49,7 +49,7 @@ class RoutingTrace(NamedTuple):
 
 
 class RoutingOutput(NamedTuple):
-    """The parents' capsules, and the trace if it was asked for."""
+    """The parent capsules, and the trace if `trace=True`."""
 
     poses: Float[Tensor, "b j d"]
     activations: Float[Tensor, "b j"]
@@ -57,7 +57,7 @@ class RoutingOutput(NamedTuple):
 
 
 class ModelOutput(NamedTuple):
-    """What every model answers with; a CNN fills in what it has.
+    """The output of every model; a CNN leaves the fields of capsules empty.
 
     `reconstruction` is `[b c h w]` for labels `[b]` or a single-object model without labels, `[b k c h w]` for labels
     `[b k]` or a model of several objects.
@@ -73,31 +73,33 @@ class ModelOutput(NamedTuple):
 
 
 def capsules_of(given: "Capsules | CapsuleMap | RoutingOutput | Tensor") -> Capsules:
-    """What any layer returns, as a list of capsules. A plain tensor's are as active as they are long, up to 1."""
-    if isinstance(given, Tensor):
-        given = _from_tensor(given)
-    if isinstance(given, CapsuleMap):
-        return given.flat()
-    return Capsules(given.poses, given.activations)
+    """What any layer returns, as a list of capsules. In a plain tensor, the activation is the length, at most 1."""
+    given = _from_any(given)
+    return given.flat() if isinstance(given, CapsuleMap) else Capsules(given.poses, given.activations)
 
 
 def map_of(given: "Capsules | CapsuleMap | RoutingOutput | Tensor", layer: str) -> CapsuleMap:
-    """What any layer returns, if its capsules have places on a map; `layer` asks for it."""
-    if isinstance(given, Tensor):
-        given = _from_tensor(given)
+    """What any layer returns, if its capsules are on a map; `layer` is the name of the layer that needs one."""
+    given = _from_any(given)
     if isinstance(given, CapsuleMap):
         return given
     count, dim = given.poses.shape[1:]
     raise UserError(
-        f"{layer} takes capsules on a map, as PrimaryCaps, PrimaryPoses and ConvCaps give them; these are {count} "
-        f"capsules of {dim} numbers without places, which DenseCaps takes"
+        f"{layer} takes a map of capsules, the output of PrimaryCaps, PrimaryPoses or ConvCaps; it is given a list of "
+        f"{count} capsules of {dim} numbers, for which DenseCaps({count}, {dim}, ...) would fit"
     )
 
 
-def _from_tensor(poses: Tensor) -> Capsules | CapsuleMap:
-    if poses.ndim not in (3, 5):
+def _from_any(given: object) -> Capsules | CapsuleMap | RoutingOutput:
+    if isinstance(given, Capsules | CapsuleMap | RoutingOutput):
+        return given
+    if not isinstance(given, Tensor):
+        raise UserError(
+            f"a capsule layer takes Capsules, a CapsuleMap or a tensor of poses, not a {type(given).__name__}"
+        )
+    if given.ndim not in (3, 5):
         raise UserError(
             f"a tensor of capsules is [batch, capsule, pose] or [batch, type, row, column, pose], not "
-            f"{list(poses.shape)}; PrimaryCaps makes capsules of a feature map"
+            f"{list(given.shape)}; PrimaryCaps makes capsules of a feature map"
         )
-    return (Capsules if poses.ndim == 3 else CapsuleMap)(poses, length(poses).clamp(max=1))
+    return (Capsules if given.ndim == 3 else CapsuleMap)(given, length(given).clamp(max=1))

@@ -1,8 +1,8 @@
 """Which children a convolutional parent sees, and which parents a child reaches.
 
-A layer of kernel k cuts a window of k x k positions out of a map of capsules wherever a parent stands. Windows are laid
-out as a batch, `[(b y x) (ky kx t) ...]`, so that any routing serves them; but a child is in several windows, and all
-the parents in all of them compete for it.
+A parent of a layer with kernel k sees a window of k x k positions of the map below. The windows are stored as a batch,
+`[(b y x) (ky kx t) ...]`, so that any routing can be used; but a child is in several windows, and the parents of all of
+them compete for it.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def table(make: Callable[P, R]) -> Callable[P, R]:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of `kernel` on a map of `height` x `width`, a `stride` apart."""
+    """Windows of `kernel` x `kernel` positions, at every `stride`-th position of a map of `height` x `width`."""
 
     height: int
     width: int
@@ -82,9 +82,10 @@ class Windows:
 
 @table
 def _places(windows: Windows) -> tuple[Int64[Tensor, "hw m"], Int64[Tensor, "nk"]]:
-    """For each position of the map its places in the windows, one past the last where it has fewer; and the way back.
+    """Two index tables: the places of each map position in the windows, and the map position of each place.
 
-    A place is `(window, position in it)`, counted through.
+    A place is a pair (window, position in the window), as one number. Positions with fewer places than others have the
+    number of places, one past the last valid index, in the rest of their row.
     """
     w = windows
     y_window, y_within = _along(w.height, w.rows, w.kernel, w.stride)

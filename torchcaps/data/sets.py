@@ -16,9 +16,9 @@ from torch import Generator, Tensor
 
 Augment = Callable[[Tensor, Generator], Tensor]
 UNEVEN = 10
-"""Times that the largest class may be the smallest before that is noticed."""
+"""A set counts as uneven if its largest class is more than this many times the smallest."""
 MOST_REPEATS = 10
-"""Of an image in an epoch: beyond that, a handful of images would be learned by heart rather than their class."""
+"""How often one image may be repeated in an epoch, so that a few images of a rare class are not memorised."""
 
 
 class Batch(NamedTuple):
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
 @runtime_checkable
 class ScoredSet(Protocol):
-    """What can be scored: batches in a fixed order, the last one as short as it is."""
+    """Images for scoring: batches in a fixed order; the last one may be smaller."""
 
     @property
     def name(self) -> str: ...
@@ -48,14 +48,14 @@ class ScoredSet(Protocol):
 
 @runtime_checkable
 class Stream(Protocol):
-    """What can be trained on. `len` is the number of images that make an epoch."""
+    """Images for training. `len` is the number of images in an epoch."""
 
     def __len__(self) -> int: ...
     def batch(self, step: int, size: int) -> Batch: ...
 
 
 def generator_for(seed: int, *position: int) -> Generator:
-    """A random generator that belongs to one place of one run."""
+    """A random generator from a seed and a position, such as a step of a run."""
     mixed = np.random.SeedSequence(seed, spawn_key=position).generate_state(1, np.uint64)[0]
     return Generator().manual_seed(int(mixed >> np.uint64(1)))
 
@@ -97,7 +97,7 @@ class ImageSet:
         return replace(self, images=self.images[index], labels=self.labels[index])
 
     def split(self, held_out: int, seed: int = 0) -> tuple["ImageSet", "ImageSet"]:
-        """Cut off `held_out` images for validation, each class in its proportion."""
+        """Split off `held_out` images for validation, with the same proportion of each class."""
         order = torch.randperm(len(self), generator=generator_for(seed, len(self)))
         order = order[self.kinds[order].argsort(stable=True)]
         chosen = torch.zeros(len(self), dtype=torch.bool)
@@ -107,7 +107,7 @@ class ImageSet:
         return self.take((~chosen).nonzero()[:, 0]), self.take(chosen.nonzero()[:, 0])
 
     def some_of_each(self, count: int, seed: int) -> "ImageSet":
-        """So many images of each class, or all of a class that has fewer."""
+        """`count` images of each class, or all of a class that has fewer."""
         order = torch.randperm(len(self), generator=generator_for(seed, len(self), count))
         chosen = [order[self.kinds[order] == k][:count] for k in range(len(self.classes))]
         return self.take(torch.cat(chosen).sort().values)
@@ -119,13 +119,13 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class ImageStream:
-    """Every image once an epoch, in an order of its own each time, augmented."""
+    """Every image once in each epoch, in a new random order, augmented."""
 
     data: ImageSet
     seed: int
     augment: Augment | None = None
     rows: Int64[Tensor, "m"] | None = None
-    """Instead of every image once: which images make an epoch. One may be among them more than once."""
+    """The images of an epoch, perhaps with repetitions, instead of every image once."""
 
     def __len__(self) -> int:
         return len(self.data) if self.rows is None else len(self.rows)

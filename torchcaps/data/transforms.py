@@ -1,7 +1,7 @@
 """Augmentation of whole batches at once.
 
-Pixels are `uint8`, or floats from 0 to 1, as `[b c h w]`; outside the image there is zero. Places are (y, x) in pixels,
-y downwards. What is random comes from the generator alone: equal seeds, equal bytes.
+Pixels are `uint8`, or floats from 0 to 1, as `[b c h w]`; outside the image pixels are zero. Places are (y, x) in
+pixels, y downwards. All random numbers come from the generator: equal seeds give equal bytes.
 """
 
 import math
@@ -21,7 +21,7 @@ LUMA = (0.299, 0.587, 0.114)
 def place(
     images: Shaped[Tensor, "b c h w"], offsets: Int[Tensor, "b 2"], height: int, width: int
 ) -> Shaped[Tensor, "b c height width"]:
-    """Each image on an empty canvas, its top left corner at `offsets` (y, x), which may lie outside: exact, by copying.
+    """Each image on an empty canvas, its top left corner at `offsets` (y, x), which may be outside: exact, by copying.
 
     >>> place(torch.ones(1, 1, 2, 2), torch.tensor([[1, -1]]), 3, 3)[0, 0]
     tensor([[0., 0., 0.],
@@ -37,7 +37,7 @@ def place(
 
 
 def bounding_boxes(ink: Bool[Tensor, "n h w"]) -> Int64[Tensor, "n 4"]:
-    """Top, left, bottom, right of what is true, the last two exclusive; where nothing is, the first two are the larger.
+    """Top, left, bottom and right (exclusive) of the true pixels; top > bottom and left > right if there are none.
 
     >>> bounding_boxes(torch.tensor([[[False, False, True], [False, False, True]]]))
     tensor([[0, 2, 2, 3]])
@@ -59,7 +59,7 @@ def shift(images: Shaped[Tensor, "b c h w"], pixels: int, generator: Generator) 
 def random_crop(
     images: Shaped[Tensor, "b c h w"], height: int, width: int, generator: Generator
 ) -> Shaped[Tensor, "b c height width"]:
-    """A window of each image, every place of it inside the image equally likely."""
+    """A random window of each image, every position inside the image equally likely."""
     _, _, h, w = images.shape
     if height > h or width > w:
         raise UserError(f"a crop of {height}x{width} does not fit into images of {h}x{w}: it must not be larger")
@@ -69,7 +69,7 @@ def random_crop(
 
 
 def random_flip(images: Shaped[Tensor, "b c h w"], generator: Generator) -> Shaped[Tensor, "b c h w"]:
-    """Half of the images, left and right exchanged."""
+    """Exchange left and right with probability 1/2."""
     mirrored = torch.rand(len(images), 1, 1, 1, generator=generator) < 0.5
     return torch.where(mirrored, images.flip(3), images)
 
@@ -82,7 +82,7 @@ def affine(
 ) -> Shaped[Tensor, "b c height width"]:
     """Each image moved by its own map, sampled bilinearly onto a canvas (of the image's size unless told).
 
-    `matrices` say where ink goes: a point `p` of the image is found at `A p + t` on the canvas, with `[A | t]` the
+    `matrices` map image to canvas: a point `p` of the image is found at `A p + t` on the canvas, with `[A | t]` the
     matrix and both points (y, x) in pixels from their centres.
     """
     b, c, h, w = images.shape
@@ -121,9 +121,9 @@ def random_affine(
     shift: float = 0.0,
     crop: float = 0.0,
 ) -> Shaped[Tensor, "b c h w"]:
-    """Rotation by up to so many degrees either way, sides longer or shorter by up to the share `scale`, and so on.
+    """Random rotation by up to so many degrees, sides longer or shorter by up to the share `scale`, and so on.
 
-    `crop` shows a window with sides of 1 - `crop` to 1 of the image's, anywhere inside it, blown up to its full size.
+    `crop` shows a window with sides of 1 - `crop` to 1 of the image's, anywhere inside it, enlarged to its full size.
     """
     b, _, h, w = images.shape
     angle, slant = _within(generator, rotation, b), _within(generator, shear, b)
@@ -185,7 +185,7 @@ def _within(generator: Generator, limit: float, *shape: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What may happen to an image while training; each amount is the most there can be, zero is never.
+    """Random changes of an image in training; each number is the largest amount, and zero switches a change off.
 
     `shift` in pixels, `rotation` in degrees; `scale`, `shear`, `crop`, `colour` and `cutout` as shares. A shift alone
     copies whole pixels; together with a map that needs resampling it is one with it.

@@ -1,7 +1,8 @@
-/* The pixels that a convolution's weights are multiplied with, side by side: one row for each weight (see columns.py).
+/* A convolution of a few images as one product of matrices, with the weights as they are (see columns.py).
 
-   out [c kh kw, b yh yw] = x [b, c, y stride + kh - padding, x stride + kw - padding]; outside of the image it is
-   zero. x may lie in memory in any way. */
+   panel [c kh kw, b yh yw] = x [b, c, yh stride + kh - padding, yw stride + kw - padding], zero outside of the image;
+   x may lie in memory in any way. result [o, b yh yw] = bias [o] + weight [o, c kh kw] panel. Rows of panel and result
+   are `pitch` numbers long, whole vectors. No number depends on how many threads there are. */
 
 typedef struct {
     long images, channels, height, width;             /* of x */
@@ -10,6 +11,16 @@ typedef struct {
 } Sizes;
 
 #define INLINE static inline __attribute__((always_inline))
+/* Of the panel, rows and vectors of a row that are multiplied at a time: they stay in the nearest cache. */
+#define DEPTH 128
+#define MOST 5
+
+#if defined(__AVX__)
+#define WIDTH 8 /* also with AVX512: rows are filled up to whole vectors, and most have a few only */
+#else
+#define WIDTH 4
+#endif
+typedef float Vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias)); /* at any address */
 
 /* One row of one image's result: `from` is where its first pixel would be, which may be outside. */
 INLINE void run(const float *from, long step, long column, Sizes n, long stride, float *out) {
@@ -21,17 +32,20 @@ INLINE void inside(const float *restrict from, long count, long stride, float *r
     for (long x = 0; x < count; x++) out[x] = from[x * stride];
 }
 
-void columns(Sizes n, const float *x, float *out) {
+static void lay_out(Sizes n, long pitch, const float *x, float *panel) {
     const long size = n.images * n.down * n.across;
 #pragma omp parallel for collapse(2)
     for (long c = 0; c < n.channels; c++)
-        for (long ky = 0; ky < n.taps_down; ky++)
+        for (long ky = 0; ky < n.taps_down; ky++) {
+            float *rows = panel + (c * n.taps_down + ky) * n.taps_across * pitch;
+            for (long kx = 0; kx < n.taps_across; kx++)
+                for (long i = size; i < pitch; i++) rows[kx * pitch + i] = 0;
             for (long b = 0; b < n.images; b++)
                 for (long y = 0; y < n.down; y++) {
                     const long row = y * n.stride + ky - n.padding;
                     const float *from = x + b * n.by_image + c * n.by_channel + row * n.by_row;
-                    float *to = out + (c * n.taps_down + ky) * n.taps_across * size + (b * n.down + y) * n.across;
-                    for (long kx = 0; kx < n.taps_across; kx++, to += size) {
+                    float *to = rows + (b * n.down + y) * n.across;
+                    for (long kx = 0; kx < n.taps_across; kx++, to += pitch) {
                         if (row < 0 || row >= n.height)
                             for (long i = 0; i < n.across; i++) to[i] = 0;
                         else if (n.padding || n.by_column != 1)
@@ -44,4 +58,67 @@ void columns(Sizes n, const float *x, float *out) {
                             inside(from + kx, n.across, n.stride, to);
                     }
                 }
+        }
+}
+
+/* result [rows, vectors] += weight [rows, depth] part [depth, vectors]; all sums stay in registers. */
+INLINE void block(int rows, int vectors, const float *weight, long length, const Vector *part, long depth,
+                  float *result, long pitch) {
+    Vector sum[rows][vectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) sum[r][v] = (Vector){0};
+    for (long k = 0; k < depth; k++) {
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            const float entry = weight[r * length + k];
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++) sum[r][v] += entry * part[k * vectors + v];
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++) ((Vector *)(result + r * pitch))[v] += sum[r][v];
+}
+
+/* As many rows at a time as registers have room for. */
+#define BLOCKS(ROWS, VECTORS)                                                                                          \
+    for (; o + ROWS <= end; o += ROWS)                                                                                 \
+        block(ROWS, VECTORS, weight + o * length, length, part, depth, result + o * pitch, pitch);                     \
+    for (; o < end; o++) block(1, VECTORS, weight + o * length, length, part, depth, result + o * pitch, pitch);
+
+static void multiply(long o, long end, long vectors, const float *weight, long length, const Vector *part, long depth,
+                     float *result, long pitch) {
+    switch (vectors) {
+        case 1: BLOCKS(6, 1) break;
+        case 2: BLOCKS(6, 2) break;
+        case 3: BLOCKS(4, 3) break;
+        case 4: BLOCKS(3, 4) break;
+        default: BLOCKS(2, MOST)
+    }
+}
+
+void columns(Sizes n, long outputs, long pitch, long threads, const float *x, const float *weight, const float *bias,
+             float *panel, float *result) {
+    const long length = n.channels * n.taps_down * n.taps_across, vectors = pitch / WIDTH;
+    const long share = ((outputs + threads - 1) / threads + 11) / 12 * 12;
+    lay_out(n, pitch, x, panel);
+#pragma omp parallel for
+    for (long first = 0; first < outputs; first += share) {
+        const long end = first + share < outputs ? first + share : outputs;
+        for (long o = first; o < end; o++)
+            for (long i = 0; i < pitch; i++) result[o * pitch + i] = bias ? bias[o] : 0;
+        for (long start = 0; start < length; start += DEPTH)
+            for (long v = 0; v < vectors; v += MOST) {
+                const long depth = length - start < DEPTH ? length - start : DEPTH;
+                const long count = vectors - v < MOST ? vectors - v : MOST;
+                Vector part[DEPTH * MOST] __attribute__((aligned(64)));
+                for (long k = 0; k < depth; k++)
+                    for (long i = 0; i < count; i++)
+                        part[k * count + i] = ((const Vector *)(panel + (start + k) * pitch))[v + i];
+                multiply(first, end, count, weight + start, length, part, depth, result + v * WIDTH, pitch);
+            }
+    }
 }

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from torchcaps.kernels import native, workspace
 
+WIDEST = 8
+"""Numbers to a multiple of which rows are filled up: a vector of most processors."""
+
 
 class _Sizes(ctypes.Structure):
     """As in `columns.c`."""
@@ -28,7 +31,7 @@ class _Sizes(ctypes.Structure):
 
 def supports(x: Float[Tensor, "b c h w"], weight: Float[Tensor, "o c kh kw"]) -> bool:
     """Nothing is differentiated here, and the weights must lie in memory as the product takes them."""
-    fitting = x.dtype == torch.float32 and x.device.type == "cpu" and weight.is_contiguous()
+    fitting = x.dtype == torch.float32 and x.device.type == "cpu" and weight.is_contiguous() and weight.numel() > 0
     return fitting and not torch.is_grad_enabled() and native.library("columns") is not None
 
 
@@ -43,14 +46,15 @@ def columns_conv2d(
     library = native.library("columns")
     assert library is not None, "supports() was not asked"
     function = library.columns
-    function.argtypes, function.restype = [_Sizes, ctypes.c_void_p, ctypes.c_void_p], None
+    function.argtypes, function.restype = [_Sizes, *[ctypes.c_long] * 3, *[ctypes.c_void_p] * 5], None
     images, channels, height, width = x.shape
-    kernel = weight.shape[2:]
+    outputs, kernel = len(weight), weight.shape[2:]
     down, across = ((size + 2 * padding - taps) // stride + 1 for size, taps in zip(x.shape[2:], kernel, strict=True))
-    taken = workspace.take(weight[0].numel(), images * down * across, like=x)
+    places = images * down * across
+    pitch = -(-places // WIDEST) * WIDEST
+    panel = workspace.take(weight[0].numel(), pitch, like=x)
+    result = x.new_empty(outputs, pitch)
     sizes = _Sizes(images, channels, height, width, *x.stride(), *kernel, down, across, stride, padding)
-    function(sizes, *native.pointers(x, taken))
-    flat = weight.flatten(1)
-    y = torch.mm(flat, taken) if bias is None else torch.addmm(bias[:, None], flat, taken)
-    workspace.give(taken)
-    return y.view(len(weight), images, down, across).transpose(0, 1)
+    function(sizes, outputs, pitch, torch.get_num_threads(), *native.pointers(x, weight, bias, panel, result))
+    workspace.give(panel)
+    return result[:, :places].unflatten(1, (images, down, across)).transpose(0, 1)

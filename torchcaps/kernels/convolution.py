@@ -43,22 +43,26 @@ def convolve(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o
 def chosen(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> str:
     if not _fits(conv, x):
         return "plain"
-    usable = _usable(conv, x)
     if tuning.mode() == "fast":
-        return _fewest_products(conv, x, usable)
+        return _fewest_products(conv, x)
     if x.device.type != "cpu":
         return "plain"
-    training = torch.is_grad_enabled() and conv.weight.requires_grad
-    shape = (*x.shape, *conv.weight.shape[:1], *conv.weight.shape[2:], conv.stride[0], conv.padding[0])
-    case, name = described(shape, training, x.dtype)  # pyright: ignore[reportArgumentType]
-    run = partial(once, conv, x, training)
-    twin = tuning.choose(f"{name}, {torch.get_num_threads()} threads", usable, partial(cost.estimate, case), run)
-    # What runs of older versions have stored.
-    return _fewest_products(conv, x, usable) if twin == "fast" else twin
+    training = torch.is_grad_enabled()
+    weight = conv.weight.shape
+    shape = (*x.shape, weight[0], weight[2], weight[3], conv.stride[0], conv.padding[0])
+    case, name = described(shape, training, x.dtype, torch.get_num_threads())  # pyright: ignore[reportArgumentType]
+    twin = tuning.known(name, partial(once, conv, x, training))
+    if twin is None:
+        twin = tuning.choose(name, _usable(conv, x), partial(cost.estimate, case), partial(once, conv, x, training))
+    if twin == "fast":  # What runs of older versions have stored.
+        return _fewest_products(conv, x)
+    return twin if twin in ("plain", "fourier") or twin in _usable(conv, x) else "plain"
 
 
 @lru_cache(maxsize=512)
-def described(shape: tuple[int, ...], training: bool, dtype: torch.dtype = torch.float32) -> tuple[cost.Conv, str]:
+def described(
+    shape: tuple[int, ...], training: bool, dtype: torch.dtype = torch.float32, threads: int | None = None
+) -> tuple[cost.Conv, str]:
     """Of batch, channels, height, width, outputs, kernel's height and width, stride, padding.
 
     Batches are told apart by powers of two, so that the last one of an epoch is not judged for itself.
@@ -70,7 +74,8 @@ def described(shape: tuple[int, ...], training: bool, dtype: torch.dtype = torch
     )
     name = (
         f"{'training' if training else 'inference'} conv2d {batch} x {channels} x {height} x {width} by "
-        f"{outputs} x {down} x {across}, stride {stride}, padding {padding}, {dtype} on cpu"
+        f"{outputs} x {down} x {across}, stride {stride}, padding {padding}, {dtype} on cpu, "
+        f"{threads or torch.get_num_threads()} threads"
     )
     return case, name
 
@@ -110,13 +115,14 @@ def _usable(conv: nn.Conv2d, x: Tensor) -> tuple[str, ...]:
     return ("plain", "fourier", *tiles, *laid_out)
 
 
-def _fewest_products(conv: nn.Conv2d, x: Tensor, usable: tuple[str, ...]) -> str:
+def _fewest_products(conv: nn.Conv2d, x: Tensor) -> str:
     """Of the two that multiply less than the plain twin."""
     stride, padding, kernel = conv.stride[0], conv.padding[0], conv.weight.shape[2:]
     outputs = [(size + 2 * padding - taps) // stride + 1 for size, taps in zip(x.shape[2:], kernel, strict=True)]  # pyright: ignore
     taps = [-(-size // stride) for size in kernel]
     fourier = factor_count((outputs[0], outputs[1]), (taps[0], taps[1]))
-    return "tiles" if "tiles" in usable and winograd.cut((outputs[0], outputs[1])).products <= fourier else "fourier"
+    tiles = winograd.supports(x, conv.weight, stride)
+    return "tiles" if tiles and winograd.cut((outputs[0], outputs[1])).products <= fourier else "fourier"
 
 
 def once(conv: nn.Conv2d, x: Tensor, training: bool, twin: str) -> None:

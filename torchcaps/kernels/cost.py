@@ -71,7 +71,7 @@ RATES: dict[tuple[str, bool], Work] = {
     ("fourier", True): Work(2.7, 8.7, 16, 540),
     ("tiles", False): Work(1.58, 2.5, 3.9, 250),
     ("tiles", True): Work(3.1, 4.6, 12.4, 480),
-    ("columns", False): Work(1.11, 0.62, 3.3, 53),
+    ("columns", False): Work(1.2, 0.1, 3.7, 56),
 }
 BUSY_MEMORY = 4
 """Threads up to which memory is as many times faster; of more, a quarter counts: those have more channels, too."""

@@ -60,6 +60,8 @@ def route(
 
 
 def _check(routing: Routing, output: RoutingOutput, parents: tuple[int, ...]) -> None:
+    if not isinstance(output, RoutingOutput):
+        raise UserError(f"{type(routing).__name__} returned a {type(output).__name__}: a RoutingOutput is needed")
     given = tuple(output.poses.shape), tuple(output.activations.shape)
     if given != (parents, parents[:2]):
         raise UserError(

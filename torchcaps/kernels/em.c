@@ -1,7 +1,8 @@
 /* EM routing of whole images, forward and backward (the plain twin is routing/em.py; see fused_em.py).
 
-   Parents are taken 8 at a time: a "vec" holds one number of 8 parents, and arrays of vecs are written [block ...], where
-   a block is 8 parents. A tile is one block of one window: its votes are made, used and forgotten while they are in cache.
+   Parents are taken 8 at a time: a "vec" holds one number of 8 parents, and arrays of vecs are written [block ...],
+   where a block is 8 parents. A tile is one block of one window: its votes are made, used and forgotten while they are
+   in cache.
 
    A pose has `rows` rows of `inner` numbers and a transform is [inner columns], so that a vote is [rows columns]:
        matrix poses   rows = inner = columns = side         vote = pose W
@@ -17,11 +18,12 @@
    Each image is computed by one thread, in one order. The gradients that images have in common are summed in fixed
    groups of images. So no number depends on how many threads there are. */
 
-/* Sums are in the order in which they are written: every product is then added in one instruction. */
+/* Sums are in the order in which they are written: every product is then added in one instruction. Vectors are written
+   out below, so that more than O2 only takes longer to compile. */
 #if defined(__clang__)
 #pragma clang fp reassociate(off)
 #else
-#pragma GCC optimize("no-associative-math")
+#pragma GCC optimize("O2", "no-associative-math")
 #endif
 
 #include <float.h>
@@ -44,7 +46,8 @@ typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int mask __attribute__((vector_size(4 * LANES)));
 
 typedef struct {
-    long images, children, windows, members, parents, transforms, rows, inner, columns, iterations, local, threads, groups;
+    long images, children, windows, members, parents, transforms, rows, inner, columns, iterations, local;
+    long threads, groups;
     float variance_floor, no_data;
 } Sizes;
 
@@ -59,7 +62,9 @@ enum { DATA, PRICE, ACTIVATION, OFFSET, SCALARS };
 INLINE long blocks_of(const Sizes *n) { return (n->parents + LANES - 1) / LANES; }
 INLINE long tiles_of(const Sizes *n) { return blocks_of(n) * n->windows; }
 INLINE long slots_of(const Sizes *n) { return n->local ? n->windows * n->members : n->children; }
-INLINE long slot_of(const Sizes *n, const Tables *tables, long member) { return n->local ? member : tables->places[member]; }
+INLINE long slot_of(const Sizes *n, const Tables *tables, long member) {
+    return n->local ? member : tables->places[member];
+}
 INLINE long least(long a, long b) { return a < b ? a : b; }
 INLINE int four_by_four(const Sizes *n) { return n->rows == 4 && n->inner == 4 && n->columns == 4; }
 INLINE vec vec_of(float x) { return x - (vec){0}; }
@@ -130,8 +135,10 @@ static void pack(const Sizes *n, const float *weight, float *packed) {
                 const float *from = weight + (m * n->parents + j) * X * C;
                 float *to = packed + (block * n->transforms + m) * X * C * LANES + l;
                 for (long x = 0; x < X; x++)
-                    for (long c = 0; c < C; c++)
-                        to[(x * C + c) * LANES] = j >= n->parents ? 0 : n->rows == 1 ? from[c * X + x] : from[x * C + c];
+                    for (long c = 0; c < C; c++) {
+                        const long at = n->rows == 1 ? c * X + x : x * C + c;
+                        to[(x * C + c) * LANES] = j < n->parents ? from[at] : 0;
+                    }
             }
 }
 
@@ -168,8 +175,8 @@ typedef struct {
 #define FOR_MEMBERS(step) \
     for (long start = 0, width; width = least(n->members - start, step), start < n->members; start += step)
 
-/* The loops over votes, for chunks of `width` members. Most poses have 16 numbers: with constants, the compiler keeps all
-   sums in registers. What is left over after the last full chunk is taken one by one (`EACH`: pointers advanced by k). */
+/* The loops over votes, for chunks of `width` members. Most poses have 16 numbers: with constants, the compiler keeps
+   all sums in registers. What is left over after the last full chunk is taken one by one. */
 #define USUAL 16
 #define IN_CHUNKS(usual, any, one)                                   \
     do {                                                             \
@@ -225,7 +232,8 @@ INLINE void weighted_(const vec *restrict V, const vec *restrict s, vec *restric
 }
 
 static void add_weighted(const vec *V, const vec *s, vec *sum, long D, long width) {
-    IN_CHUNKS(weighted_(V, s, sum, USUAL, CHUNK), weighted_(V, s, sum, D, CHUNK), weighted_(V + k * D, s + k, sum, D, 1));
+    IN_CHUNKS(weighted_(V, s, sum, USUAL, CHUNK), weighted_(V, s, sum, D, CHUNK),
+              weighted_(V + k * D, s + k, sum, D, 1));
 }
 
 /* sum [d] += s (V - mean)^2 */
@@ -298,14 +306,16 @@ INLINE void slopes_(const vec *restrict V, const vec *restrict mean, const vec *
     UNROLL for (long k = 0; k < width; k++) out[k] = total[k];
 }
 
-static void slopes(const vec *V, const vec *mean, const vec *linear, const vec *quadratic, vec *out, long D, long width) {
-    IN_CHUNKS(slopes_(V, mean, linear, quadratic, out, USUAL, CHUNK), slopes_(V, mean, linear, quadratic, out, D, CHUNK),
+static void slopes(const vec *V, const vec *mean, const vec *linear, const vec *quadratic, vec *out, long D,
+                   long width) {
+    IN_CHUNKS(slopes_(V, mean, linear, quadratic, out, USUAL, CHUNK),
+              slopes_(V, mean, linear, quadratic, out, D, CHUNK),
               slopes_(V + k * D, mean, linear, quadratic, out + k, D, 1));
 }
 
 /* grad [member d] (+)= s G_m + (V - mean) (s G_v - g precision), where `pull` is [mean, G_m, G_v, precision] */
-INLINE void pulled_(const vec *restrict V, const vec *restrict s, const vec *restrict g, const vec *restrict pull, int more,
-                    vec *restrict grad, const long D, const long width) {
+INLINE void pulled_(const vec *restrict V, const vec *restrict s, const vec *restrict g, const vec *restrict pull,
+                    int more, vec *restrict grad, const long D, const long width) {
     for (long d = 0; d < D; d++)
         UNROLL for (long k = 0; k < width; k++) {
             vec total = s[k] * pull[D + d];
@@ -314,7 +324,8 @@ INLINE void pulled_(const vec *restrict V, const vec *restrict s, const vec *res
         }
 }
 
-static void add_pulled(const vec *V, const vec *s, const vec *g, const vec *pull, int more, vec *grad, long D, long width) {
+static void add_pulled(const vec *V, const vec *s, const vec *g, const vec *pull, int more, vec *grad, long D,
+                       long width) {
     if (D == USUAL && width == HALF) pulled_(V, s, g, pull, more, grad, USUAL, HALF);
     else for (long k = 0; k < width; k++) pulled_(V + k * D, s + k, g + k, pull, more, grad + k * D, D, 1);
 }
@@ -378,7 +389,8 @@ static void fit(const Image *image, long block, long window, long t, vec *parent
         logs += 0.5f * log_(variance[d]);
     }
     const vec price = image->beta_u[block] * (float)D + logs;
-    const vec scaled = image->tables->inverse_temperature[t] * (image->beta_a[block] - price * (data / image->even[window]));
+    const vec cost = price * (data / image->even[window]);
+    const vec scaled = image->tables->inverse_temperature[t] * (image->beta_a[block] - cost);
     const vec away = exp_(where(scaled > 0, -scaled, scaled)), log_away = log_(1 + away);
     scalars[DATA] = data;
     scalars[PRICE] = price;
@@ -388,8 +400,8 @@ static void fit(const Image *image, long block, long window, long t, vec *parent
     scalars[OFFSET] = where(present(n, block) > 0, offset, vec_of(-FLT_MAX));
 }
 
-/* Logits of all tiles become assignments, but for their sum: `norms` are each slot's largest logit, and one over its sum.
-   `lanes` [slot] come with the largest logit of each lane. */
+/* Logits of all tiles become assignments, but for their sum: `norms` are each slot's largest logit, and one over its
+   sum. `lanes` [slot] come with the largest logit of each lane. */
 static void compete(const Image *image, vec *logit, vec *lanes, float *norms) {
     const Sizes *n = image->n;
     float *most = norms, *sum = norms + slots_of(n);
@@ -594,12 +606,14 @@ long kept_norms(const Sizes *n) { return (n->iterations - 1) * 2 * slots_of(n); 
 
 /* Numbers that each thread needs. */
 long forward_room(const Sizes *n, int keep) {
-    return LANES * (tile_size(n) + tiles_of(n) * n->members + slots_of(n) + (keep ? 0 : parents_size(n))) + (keep ? 0 : up(2 * slots_of(n)));
+    const long own = keep ? 0 : LANES * parents_size(n) + up(2 * slots_of(n));
+    return LANES * (tile_size(n) + tiles_of(n) * n->members + slots_of(n)) + own;
 }
 
 long backward_room(const Sizes *n) {
-    const long D = pose_dim(n), T = n->iterations, map = n->children * (n->rows * n->inner + 1);
-    return LANES * (tile_size(n) + (2 * T - 1) * tiles_of(n) * n->members + T * tiles_of(n) * (4 * D + 1) + 2 * slots_of(n) + map);
+    const long T = n->iterations, map = n->children * (n->rows * n->inner + 1);
+    const long each_tile = (2 * T - 1) * n->members + T * (4 * pose_dim(n) + 1);
+    return LANES * (tile_size(n) + tiles_of(n) * each_tile + 2 * slots_of(n) + map);
 }
 
 /* Numbers of a group of images: gradients of transforms and betas. */
@@ -610,8 +624,8 @@ typedef struct {
     float *share, *even;
 } Shared;
 
-static Shared prepare(const Sizes *n, const Tables *tables, const float *weight, const float *beta_u, const float *beta_a,
-                      float *room) {
+static Shared prepare(const Sizes *n, const Tables *tables, const float *weight, const float *beta_u,
+                      const float *beta_a, float *room) {
     vec *vecs = (vec *)room;
     Shared shared = {vecs, vecs + transforms_size(n), vecs + transforms_size(n) + blocks_of(n), NULL, NULL};
     shared.share = (float *)(shared.beta_a + blocks_of(n));
@@ -631,8 +645,8 @@ INLINE long thread(void) {
 #endif
 }
 
-/* u [b child rows inner], a [b child], mean [b window j d], activation [b window j]; parents and norms, with `keep`, are
-   what `backward` asks for. */
+/* u [b child rows inner], a [b child], mean [b window j d], activation [b window j]; parents and norms, with `keep`,
+   are what `backward` asks for. */
 void forward(const Sizes *n, const Tables *tables, const float *u, const float *a, const float *weight,
              const float *beta_u, const float *beta_a, int keep, float *parents, float *norms, float *room, float *mean,
              float *activation) {
@@ -656,11 +670,12 @@ static void sum_lanes(const vec *from, long count, float *to) {
 }
 
 void backward(const Sizes *n, const Tables *tables, const float *u, const float *a, const float *weight,
-              const float *beta_u, const float *beta_a, const float *parents, const float *norms, const float *grad_mean,
-              const float *grad_activation, float *room, float *grad_u, float *grad_a, float *grad_weight,
+              const float *beta_u, const float *beta_a, const float *parents, const float *norms,
+              const float *grad_mean, const float *grad_activation, float *room, float *grad_u, float *grad_a, float *grad_weight,
               float *grad_beta_u, float *grad_beta_a) {
     const Shared shared = prepare(n, tables, weight, beta_u, beta_a, room);
-    const long D = pose_dim(n), pose = n->rows * n->inner, each = n->windows * n->parents, assigned = tiles_of(n) * n->members;
+    const long D = pose_dim(n), pose = n->rows * n->inner, each = n->windows * n->parents;
+    const long assigned = tiles_of(n) * n->members;
     float *groups = room + shared_room(n), *rooms = groups + n->groups * group_room(n);
 #pragma omp parallel for schedule(dynamic) num_threads(n->threads)
     for (long group = 0; group < n->groups; group++) {
@@ -678,7 +693,8 @@ void backward(const Sizes *n, const Tables *tables, const float *u, const float 
             s.grad_u = s.before + slots_of(n);
             s.grad_a = s.grad_u + n->children * pose;
             const vec *kept = (const vec *)(parents + b * kept_parents(n));
-            const float *norm = norms + b * kept_norms(n), *gm = grad_mean + b * each * D, *ga = grad_activation + b * each;
+            const float *norm = norms + b * kept_norms(n);
+            const float *gm = grad_mean + b * each * D, *ga = grad_activation + b * each;
             backward_image(&image, kept, norm, gm, ga, &s, grad, grad_betas, grad_betas + blocks_of(n));
             sum_lanes(s.grad_u, n->children * pose, grad_u + b * n->children * pose);
             sum_lanes(s.grad_a, n->children, grad_a + b * n->children);

@@ -69,10 +69,10 @@ def convolutions(measured: bool = False) -> list[dict[str, Any]]:
 def _row(shape: tuple[int, ...], batch: int, training: bool, measured: bool) -> dict[str, Any]:
     channels, height, width, outputs, kernel, stride, padding = shape
     full = (batch, channels, height, width, outputs, kernel, kernel, stride, padding)
-    case, name = convolution.described(full, training)
+    case, name = convolution.described(full, training, threads=torch.get_num_threads())
     twins = convolution.possible(case)
     estimates = {twin: cost.estimate(case, twin) for twin in twins}
-    found = evidence.read().get("choices", {}).get(f"{name}, {torch.get_num_threads()} threads")
+    found = evidence.read().get("choices", {}).get(name)
     if measured and sum(estimates.values()) < LONGEST:
         conv, x = nn.Conv2d(channels, outputs, kernel, stride, padding), torch.rand(batch, channels, height, width)
         fresh = tuning.decide(estimates, partial(convolution.once, conv, x, training))
@@ -105,6 +105,6 @@ def text(state: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     lines += ["", f"{'chosen':9} {'faster':>7}  {'plain ms':>10}  {'why':15} convolution"]
     for row in rows:
         costs = row["measured_ms"] if "plain" in row["measured_ms"] else row["estimated_ms"]
-        name = row["name"].removesuffix(", torch.float32 on cpu")
+        name = row["name"].split(", torch.")[0]
         lines.append(f"{row['choice']:9} {row['ratio']:7.2f}  {costs['plain']:10.3f}  {row['why']:15} {name}")
     return "\n".join(lines)

@@ -89,28 +89,33 @@ def use(choices: Mapping[str, str]) -> None:
     _choices.update(choices)
 
 
+def known(name: str, run: Callable[[str], object]) -> str | None:
+    """What was chosen in this process; one of the choices that came from an earlier one is checked on the way."""
+    if name in _inherited:
+        _calls[name] += 1
+        if _calls[name] == CHECKED_AFTER:
+            _check(name, run)
+    return _choices.get(name)
+
+
 def choose(name: str, twins: Iterable[str], estimate: Callable[[str], float], run: Callable[[str], object]) -> str:
     """The twin that takes least for `name`, which says everything that matters but the machine.
 
     `estimate` computes what a twin takes, `run` does it once. The first of the twins must be the plain one.
     """
-    found = _choices.get(name)
+    found = known(name, run)
     if found is not None:
-        if name in _inherited:
-            _calls[name] += 1
-            if _calls[name] == CHECKED_AFTER:
-                _check(name, run)
         return found
     with _lock:
         if name not in _choices:
             usable = list(twins)
-            known = evidence.read().get("choices", {}).get(name)
-            if _valid(known, usable):
-                _inherited[name] = known
+            entry = evidence.read().get("choices", {}).get(name)
+            if _valid(entry, usable):
+                _inherited[name] = entry
             else:
-                known = decide({twin: estimate(twin) for twin in usable}, run)
-                evidence.store("choices", {name: known})
-            _choices[name] = known["choice"]
+                entry = decide({twin: estimate(twin) for twin in usable}, run)
+                evidence.store("choices", {name: entry})
+            _choices[name] = entry["choice"]
     return _choices[name]
 
 

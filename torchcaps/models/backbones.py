@@ -1,4 +1,4 @@
-"""What turns pixels into the features that primary capsules are made of."""
+"""Networks from pixels to the feature map that the primary capsules are made of."""
 
 import torch
 from jaxtyping import Float
@@ -32,7 +32,7 @@ class _Block(nn.Sequential):
 
 
 class _Pool(nn.MaxPool2d):
-    """The largest of 2x2, whatever the layout in memory, which it keeps."""
+    """2x2 max pooling that keeps the memory layout of its input."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -44,9 +44,9 @@ class _Pool(nn.MaxPool2d):
 
 
 class CompactBackbone(nn.Sequential):
-    """A few narrow convolutions for small images: the most accuracy for a minute of a laptop's time.
+    """A few narrow convolutions for small images, chosen for accuracy after a minute of training on a laptop.
 
-    Folding 2x2 pixels into channels first keeps the large, thin feature maps, which a CPU handles worst, out of it.
+    The first layer folds 2x2 pixels into channels: feature maps that are large and have few channels are slow on a CPU.
     """
 
     primary_kernel, primary_stride, primary_norm = 3, 1, True
@@ -65,7 +65,7 @@ class CompactBackbone(nn.Sequential):
 
 
 class _Residual(nn.Module):
-    """A 3x3 convolution that adds to what it was given."""
+    """A 3x3 convolution whose output is added to its input."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -76,10 +76,10 @@ class _Residual(nn.Module):
 
 
 class NaturalBackbone(nn.Sequential):
-    """A small residual network for photographs: colour, texture and clutter need depth before capsules make sense.
+    """A small residual network for photographs, which need more layers below the capsules than digits do.
 
-    Whatever the size of the image, blocks of stride 2 bring it to at most 20 pixels a side, where the work is done; two
-    poolings later the primary capsules see a grid of about 4x4, each the size of an object's part.
+    Blocks of stride 2 bring an image of any size to at most 20 pixels a side, where most of the computation is done;
+    after two poolings the primary capsules are on a grid of about 4x4.
     """
 
     primary_kernel, primary_stride, primary_norm = 1, 1, True
@@ -109,37 +109,54 @@ BACKBONES = {"paper": PaperBackbone, "compact": CompactBackbone, "natural": Natu
 
 
 class ForeignBackbone(nn.Module):
-    """Anybody's network in front of the capsules: its last feature map, or its features as a map of one place."""
+    """Any network below the capsules: its feature map, the last of its maps, or its vector as a map of 1x1.
+
+    A network without a trainable parameter is frozen: it stays in evaluation mode, also while the capsules train.
+    """
 
     primary_kernel, primary_stride, primary_norm = 1, 1, True
 
     def __init__(self, network: nn.Module, image: tuple[int, int, int]) -> None:
         super().__init__()
         self.network = network
-        was_training = network.training
         try:
             with torch.no_grad():
                 self.out_channels = self.eval()(torch.zeros(1, *image)).shape[1]
-        except RuntimeError as error:
-            name, reason = type(network).__name__, str(error).splitlines()[0]
+        except UserError:
+            raise
+        except Exception as error:  # networks report a wrong size in many ways: timm's with AssertionError
+            name, reason = type(network).__name__, (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(f"the backbone {name} does not take images of {list(image)}: {reason}") from None
-        self.train(was_training)
+        self.train()
+
+    def train(self, mode: bool = True) -> "ForeignBackbone":
+        super().train(mode)
+        if not any(parameter.requires_grad for parameter in self.network.parameters()):
+            self.network.eval()
+        return self
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o y x"]:
         features = self.network(images)
         features = features[-1] if isinstance(features, list | tuple) else features
         if not isinstance(features, Tensor) or features.ndim not in (2, 4):
             got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise UserError(f"a backbone returns [batch, channel, row, column] or [batch, channel], not {got}")
+            raise UserError(
+                f"a backbone returns [batch, channel, row, column], a list of such maps, or [batch, channel], not {got}"
+            )
         return features if features.ndim == 4 else features[:, :, None, None]
 
 
 def make_backbone(
-    backbone: str | nn.Module, image: tuple[int, int, int], channels: int
+    backbone: str | type[nn.Module] | nn.Module, image: tuple[int, int, int], channels: int
 ) -> PaperBackbone | CompactBackbone | NaturalBackbone | ForeignBackbone:
-    """The backbone of that name for images of that size; of somebody's own module, what it gives decides the rest."""
+    """A backbone by name, as a module, or as a class of modules without arguments; `channels` is for the named ones."""
+    if isinstance(backbone, type) and issubclass(backbone, nn.Module):
+        try:
+            backbone = backbone()
+        except TypeError as error:
+            raise UserError(f"the backbone {backbone.__name__} needs arguments ({error}): give an instance") from None
     if isinstance(backbone, nn.Module):
         return ForeignBackbone(backbone, image)
-    if backbone not in BACKBONES:
-        raise UserError(f"unknown backbone '{backbone}'; there are {', '.join(BACKBONES)}, or give an nn.Module")
+    if not isinstance(backbone, str) or backbone not in BACKBONES:
+        raise UserError(f"unknown backbone {backbone!r}; there are {', '.join(BACKBONES)}, or give an nn.Module")
     return BACKBONES[backbone](image, channels)

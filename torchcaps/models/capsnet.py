@@ -33,11 +33,11 @@ class CapsNetConfig:
     image: tuple[int, int, int] = (1, 28, 28)
     classes: int = 10
     objects: int = 1
-    """How many things one image shows: 2 for MultiMNIST."""
+    """Number of objects in an image: 2 for MultiMNIST."""
     window: int | None = None
-    """Pixels a side of the part around the ink, where that is all it looks at."""
-    backbone: str | nn.Module = "paper"
-    """A name in `BACKBONES`, or any module that turns images into a feature map, a timm or torchvision network too."""
+    """Side in pixels of a window around the ink; if set, the network sees this window only."""
+    backbone: str | type[nn.Module] | nn.Module = "paper"
+    """A name in `BACKBONES`, or any module from images to a feature map, such as a network of timm or torchvision."""
     channels: int = 256
     primary_types: int = 32
     primary_dim: int = 8
@@ -80,14 +80,15 @@ class CapsNet(Pretrained, nn.Module):
     def _routed_layers(self) -> tuple[nn.Sequential, DenseCaps]:
         config = self.config
         if config.hidden and isinstance(config.routing, Routing):
-            raise UserError("a routing made by hand has the shape of one layer: with hidden layers, give its class")
+            raise UserError("a routing instance fits one layer: with hidden layers, give its class or its name")
         layers: list[DenseCaps] = []
         children, child_dim = math.prod(self.grid), config.primary_dim
-        for parents, dim, *own in (*config.hidden, (config.classes, config.dim)):
+        for parents, dim, *own in (*_checked(config.hidden), (config.classes, config.dim)):
             routing = own[0] if own else config.routing
-            bias = {"bias": True} if config.recipe == "official" and "bias" in options_of(routing) else {}
+            official = config.recipe == "official" and not isinstance(routing, Routing)
+            bias = {"bias": True} if official and "bias" in options_of(routing) else {}
             options = {**({} if own else config.routing_options), **bias}
-            # In a stack, votes must not shrink from layer to layer.
+            # In a stack, poses must not become shorter from layer to layer.
             std = deviation(children, parents, dim, matrix=False) if config.hidden else None
             layers.append(DenseCaps(children, child_dim, parents, dim, routing, init_std=std, **options))
             children, child_dim = parents, dim
@@ -113,7 +114,7 @@ class CapsNet(Pretrained, nn.Module):
         return ModelOutput(output.activations, output.poses, children, pictures, output.trace)
 
     def corner(self, images: Float[Tensor, "b c h w"]) -> Int64[Tensor, "b 2"] | None:
-        """Top and left of the window through which it looks at each image, if it does."""
+        """Top and left of each image's window, if the network has one."""
         return None if self.window is None else self.window.corner(images)
 
     def features(self, images: Float[Tensor, "b c h w"], corner: Int64[Tensor, "b 2"] | None = None) -> Capsules:
@@ -124,7 +125,7 @@ class CapsNet(Pretrained, nn.Module):
     def put_back(
         self, pictures: Float[Tensor, "b k c y x"], corner: Int64[Tensor, "b 2"] | None = None
     ) -> Float[Tensor, "b k c h w"]:
-        """What was drawn of the window, on an image of full size."""
+        """Pictures of the window, placed on an empty image of full size."""
         return pictures if self.window is None else self.window.put_back(pictures, corner)
 
     def reconstruct(
@@ -134,9 +135,9 @@ class CapsNet(Pretrained, nn.Module):
         labels: Int[Tensor, "b *k"] | None = None,
         corner: Int64[Tensor, "b 2"] | None = None,
     ) -> Float[Tensor, "b *k c h w"] | None:
-        """What the labels' capsules see, or the longest capsules where no labels are given.
+        """The pictures that the decoder draws from the labels' capsules; without labels, from the longest capsules.
 
-        `corner` is of the image that they come from; without it, the window is in the middle.
+        `corner` is the place of the window in the original image; without it, the window is drawn in the middle.
         """
         if self.decoder is None:
             return None
@@ -161,8 +162,22 @@ class CapsNet(Pretrained, nn.Module):
     def _init_like_the_released_code(self) -> None:
         """Truncated normal weights of deviation 0.1 (first convolution 0.05), biases of 0.1."""
         for name, module in self.named_modules():
-            if isinstance(module, nn.Conv2d):
+            # The weights of somebody's own backbone stay as they are.
+            if isinstance(module, nn.Conv2d) and not name.startswith("backbone.network"):
                 std = 0.05 if name == "backbone.0" else 0.1
                 nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
                 if module.bias is not None:
                     nn.init.constant_(module.bias, 0.1)
+
+
+def _checked(hidden: Any) -> tuple[tuple[Any, ...], ...]:
+    """The hidden layers, if each is `(capsules, dim)` or `(capsules, dim, routing)`."""
+    layers = hidden if isinstance(hidden, tuple | list) else (hidden,)
+    for layer in layers:
+        sizes = layer[:2] if isinstance(layer, tuple | list) and len(layer) in (2, 3) else ()
+        if len(sizes) != 2 or not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise UserError(
+                f"hidden is a tuple of layers, each (capsules, dim) or (capsules, dim, routing), such as "
+                f"((32, 8), (16, 8)); not {hidden!r}"
+            )
+    return tuple(map(tuple, layers))

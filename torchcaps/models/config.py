@@ -1,8 +1,8 @@
 """A model's configuration, to JSON and back.
 
-A run folder names the kind of its model (`capsnet`, `cnn`, `matrix`, or the name that somebody registered) and every
-field of its configuration. What JSON cannot hold, a routing or a backbone of somebody's own, is named by its import
-path; whoever loads the run has that module on their path, or hands the object over.
+A run folder has the kind of its model (`capsnet`, `cnn`, `matrix`, or a registered name) and every field of its
+configuration. A class from outside, such as your own routing, is saved by its import path and has to be imported before
+the run is loaded. A module instance, such as your own backbone, is not saved and has to be given again.
 """
 
 import dataclasses
@@ -14,15 +14,15 @@ from typing import Any
 from torch import nn
 
 from torchcaps.core.errors import UserError
-from torchcaps.routing import ROUTINGS, Routing
+from torchcaps.routing import ROUTINGS, Routing, VoteShape
 
 OLD_NAMES = {"digits": "objects"}
-"""Fields that earlier versions called otherwise."""
+"""Names of fields in earlier versions, and their names now."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A class of configurations, and what builds the network of one; `module` is what has to be imported for both."""
+    """A class of configurations and the function that builds a network from one; `module` is where they are defined."""
 
     config: type
     build: Callable[[Any], nn.Module]
@@ -42,18 +42,22 @@ def model_config(model: nn.Module) -> dict[str, Any]:
         return {"kind": "module", "class": import_path(type(model))}
     config, kind = getattr(model, "config"), KINDS[name]  # noqa: B009 - not every module has one
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(kind.config)}
-    outside = {} if kind.module.startswith("torchcaps.") else {"import": kind.module}
-    return {"kind": name, **outside, **{key: _plain(value) for key, value in values.items()}}
+    outside = {} if _ours(kind.module) else {"import": kind.module}
+    return {"kind": name, **outside, **{key: _plain(value, key) for key, value in values.items()}}
 
 
 def known_kind(model: nn.Module) -> str | None:
     """The name of its kind, if the network can be built again from its configuration."""
     config = type(getattr(model, "config", None))
-    return next((name for name, kind in KINDS.items() if kind.config is config), None)
+    for name, kind in KINDS.items():
+        # A class derived from one of ours is another network.
+        if kind.config is config and (not isinstance(kind.build, type) or type(model) is kind.build):
+            return name
+    return None
 
 
 def model_from_config(config: Mapping[str, Any], **given: Any) -> nn.Module:
-    """The network that `model_config` describes; `given` takes the place of fields that JSON could not hold."""
+    """The network that `model_config` describes; `given` replaces fields, such as a backbone that JSON cannot hold."""
     fields = {OLD_NAMES.get(name, name): value for name, value in config.items()}
     name, module = str(fields.pop("kind", None)), fields.pop("import", None)
     if name == "module":
@@ -65,9 +69,11 @@ def model_from_config(config: Mapping[str, Any], **given: Any) -> nn.Module:
     if name not in KINDS:
         where = f", which {module} registers" if module else f"; there are {', '.join(KINDS)}"
         raise UserError(f"this run needs the model '{name}'{where}")
+    kind = KINDS[name]
+    check_fields(name, kind.config, given)
+    rich = {field: _rich(field, value) for field, value in fields.items() if field not in given}
     try:
-        read = {key: _rich(key, value) for key, value in fields.items() if key not in given}
-        return KINDS[name].build(KINDS[name].config(**read, **given))
+        return kind.build(kind.config(**rich, **given))
     except (KeyError, TypeError) as error:
         raise UserError(f"the model's configuration is not one of this version: {error}") from None
 
@@ -77,46 +83,60 @@ def import_path(kind: Any) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _plain(value: Any) -> Any:
-    """For JSON: classes by their import path, a routing made by hand with its options."""
+def _ours(module: str) -> bool:
+    return module.split(".")[0] == "torchcaps"
+
+
+def _plain(value: Any, field: str) -> Any:
+    """For JSON: a class by its import path, a routing instance with its sizes and options.
+
+    A routing that somebody registered is kept by its class, so that loading can say which import it needs.
+    """
+    if field in ("routing", "hidden") and isinstance(value, str):
+        value = ROUTINGS.get(value, value)
     if isinstance(value, type):
-        known = next((name for name, routing in ROUTINGS.items() if routing is value), None)
-        return known or {"class": import_path(value)}
+        names = [name for name, routing in ROUTINGS.items() if routing is value and _ours(value.__module__)]
+        return names[0] if names else {"class": import_path(value)}
     if isinstance(value, Routing):
-        return {"class": import_path(type(value)), "options": value.options}
+        return {"class": import_path(type(value)), "shape": value.shape, "options": _plain(value.options, "")}
     if isinstance(value, nn.Module):
         return {"module": import_path(type(value))}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [_plain(item, field) for item in value]
+    return {key: _plain(item, "") for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _rich(field: str, value: Any) -> Any:
+    """The way back from `_plain`."""
     if isinstance(value, list):
         return tuple(_rich(field, item) for item in value)
     if isinstance(value, dict) and "module" in value:
         made_with = f"this run was made with the {field} {value['module']}"
-        raise UserError(f"{made_with}, which a file cannot hold: load_run(run, {field}=...) takes another like it")
+        raise UserError(f"{made_with}, which is not saved with it: make one and give it as {field}=...")
     if isinstance(value, dict) and "class" in value:
         module, _, name = str(value["class"]).partition(":")
         found: Any = _import(module, f"this run was made with {value['class']}")
         for part in name.split("."):
             found = getattr(found, part, None)
-        if not (isinstance(found, type) and issubclass(found, Routing)):
-            raise UserError(f"this run was made with {value['class']}, which is not there any more")
-        return found
+        wanted = nn.Module if field == "backbone" else Routing
+        if not (isinstance(found, type) and issubclass(found, wanted)):
+            raise UserError(f"this run was made with {value['class']}: there is no such {field} in {module} now")
+        if "options" not in value:
+            return found
+        shape = [VoteShape(*value["shape"])] if value.get("shape") else []
+        return found(*shape, **value["options"])
     return value
 
 
 def _import(module: str, why: str) -> Any:
-    """A module that is imported already. A file from elsewhere must not decide what code runs, so none is imported."""
+    """A module that is already imported. It is not imported here: a file must not decide which code is run."""
     if module in sys.modules:
         return sys.modules[module]
-    raise UserError(f"{why}: 'import {module}' first, then load it")
+    raise UserError(f"{why}, and {module} is not imported: 'import {module}' first, then load the run")
 
 
 def check_fields(name: str, config: Any, overrides: Mapping[str, Any]) -> None:
-    """Refuse what a configuration does not have, by name."""
+    """Raise an error that names the fields that a configuration does not have."""
     known = {field.name for field in dataclasses.fields(config)}
     unknown = sorted(set(overrides) - known)
     if unknown:

@@ -1,4 +1,4 @@
-"""What redraws an image from the class capsules, all but the chosen one of them masked."""
+"""Decoders: from the class capsules, all but one set to zero, to a picture."""
 
 from typing import Literal
 
@@ -25,10 +25,10 @@ class DenseDecoder(nn.Module):
 
 
 class ConvDecoder(nn.Module):
-    """A coarse map by fully connected layers, then convolutions that draw a tile of pixels at each of its places.
+    """Fully connected layers to a coarse map, then convolutions to a tile of pixels for each position of the map.
 
-    Sharper than the dense one after the same number of images, because strokes look alike everywhere. Tiles are of 4x4
-    pixels, and larger where the map would be more than 10 places wide.
+    Sharper than the dense decoder after the same number of images, because its weights are shared between positions.
+    Tiles have 4x4 pixels, or more if the map would be wider than 10 positions.
     """
 
     def __init__(self, inputs: int, image: Image, width: int = 256) -> None:

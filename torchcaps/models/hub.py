@@ -16,6 +16,7 @@ from torchcaps import __version__
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import read_json, write_bytes, write_json, write_tensors
 from torchcaps.models.config import model_config, model_from_config
+from torchcaps.routing import routing_name
 
 T = TypeVar("T", bound="Pretrained")
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -41,11 +42,13 @@ output = model(images)  # [b, {shape}] in [0, 1]: lengths, capsules, reconstruct
 
 {note}`config.json` has every option of the model. Written by torchcaps {version}.
 """
-_LENGTHS = "The length of a class capsule says how sure the network is that the class is there; it is no probability.\n"
+_LENGTHS = (
+    "The length of a class capsule says how sure the network is that the class is present; it is not a probability.\n"
+)
 
 
 class Pretrained:
-    """A mixin for the models: what they need is a `config` and a state dict."""
+    """A mixin for models that have a `config` and a state dict."""
 
     def save_pretrained(
         self,
@@ -80,8 +83,12 @@ class Pretrained:
         token: str | bool | None = None,
         force_download: bool = False,
         local_files_only: bool = False,
+        **given: Any,
     ) -> T:
-        """The model in a folder, a run folder among them, or in a repository of the hub; ready to answer."""
+        """The model in a folder, also a run folder, or in a repository of the hub, in evaluation mode.
+
+        `given` replaces fields of its configuration: `backbone=module` for a model that was made with such a module.
+        """
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -93,7 +100,7 @@ class Pretrained:
         config = read_json(folder / CONFIG)
         config = dict(config.get("model", config))
         config.pop("torchcaps_version", None)
-        model = model_from_config(config)
+        model = model_from_config(config, **given)
         if not isinstance(model, cls):
             raise UserError(f"{folder} holds a {type(model).__name__}, not a {cls.__name__}")
         try:
@@ -137,7 +144,7 @@ class Pretrained:
         rows = "".join(f"| {name.replace('_', ' ')} | {_text(value)} |\n" for name, value in facts.items())
         return _CARD.format(
             title=repo.rpartition("/")[2],
-            kind=f"{type(self).__name__} with {config['routing']} routing"
+            kind=f"{type(self).__name__} with {routing_name(self.config.routing)} routing"  # pyright: ignore[reportAttributeAccessIssue]
             if "routing" in config
             else type(self).__name__,
             parameters=sum(parameter.numel() for parameter in self.parameters()),  # pyright: ignore[reportAttributeAccessIssue]
@@ -170,4 +177,4 @@ def _download(repo_id: str, options: Mapping[str, Any]) -> Path:
     try:
         return Path(hub.snapshot_download(repo_id, allow_patterns=[CONFIG, WEIGHTS], **options))
     except (OSError, ValueError) as error:
-        raise UserError(f"{repo_id} could not be had from the hub: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{repo_id} could not be fetched from the hub: {str(error).splitlines()[0]}") from None

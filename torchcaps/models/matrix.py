@@ -49,9 +49,9 @@ class MatrixCaps(Pretrained, nn.Module):
     def __init__(self, config: MatrixConfig) -> None:
         super().__init__()
         if config.objects != 1:
-            raise UserError(f"matrix capsules look for one thing in an image, not {config.objects}")
+            raise UserError(f"matrix capsules find one object in an image, not {config.objects}")
         if isinstance(config.routing, Routing):
-            raise UserError("a routing made by hand has the shape of one layer: for matrix capsules, give its class")
+            raise UserError("a routing instance fits one layer: for matrix capsules, give its class or its name")
         self.config = config
         self.margin = config.margin[1]
         dim = config.side**2
@@ -82,7 +82,7 @@ class MatrixCaps(Pretrained, nn.Module):
         return ModelOutput(output.activations, output.poses, children.flat(), trace=output.trace)
 
     def schedule(self, progress: float) -> None:
-        """What changes in the course of a training: the margin grows, so that few capsules die early."""
+        """The margin grows during training, so that few capsules become inactive at the start."""
         low, high = self.config.margin
         self.margin = low + (high - low) * min(1.0, progress)
 

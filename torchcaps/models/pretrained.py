@@ -1,4 +1,4 @@
-"""The weights that come inside the package: half-precision safetensors, each with its hash, result and recipe."""
+"""Weights inside the package: safetensors in half precision, each with its hash, its result and how it was trained."""
 
 import json
 from pathlib import Path

@@ -24,7 +24,7 @@ KINDS |= {
 
 @dataclass(frozen=True)
 class Entry:
-    """A configuration, the data and the training it is meant for, and a line about it."""
+    """A configuration, the data and the training it is meant for, and a one-line description."""
 
     config: Any
     """A frozen dataclass with at least `image`, `classes` and `objects`; its class has an entry in `KINDS`."""
@@ -32,7 +32,7 @@ class Entry:
     about: str
     training: dict[str, Any] = field(default_factory=dict)
     fits_any: bool = False
-    """Whether it sizes itself: `suited` says how."""
+    """Whether it adapts to any image size and number of classes (see `suited`)."""
 
 
 def _compact(channels: int = 128, **fields: Any) -> CapsNetConfig:
@@ -45,7 +45,7 @@ def _compact(channels: int = 128, **fields: Any) -> CapsNetConfig:
 _FAST = {"optimiser": "muon", "lr": 1e-2, "schedule": "linear", "warmup": 0.05}
 
 MODELS: dict[str, Entry] = {
-    "capsnet": Entry(CapsNetConfig(), "mnist", "sizes itself to any image and number of classes", fits_any=True),
+    "capsnet": Entry(CapsNetConfig(), "mnist", "adapts to any image size and number of classes", fits_any=True),
     "cnn": Entry(CNNConfig(design="compact"), "mnist", "the same backbones without the capsules", _FAST, fits_any=True),
     "capsnet-mnist": Entry(CapsNetConfig(), "mnist", "the paper's network"),
     "capsnet-multimnist": Entry(
@@ -117,14 +117,17 @@ def find(name: str) -> Entry:
     return MODELS[name]
 
 
-def suited(name: str, image: tuple[int, int, int], classes: int, objects: int = 1) -> dict[str, Any]:
-    """The configuration of a model that sizes itself, for images other than the paper's.
+def suited(
+    name: str, image: tuple[int, int, int], classes: int, objects: int = 1, own_backbone: bool = False
+) -> dict[str, Any]:
+    """The configuration of a model that adapts to its images, for images other than the paper's.
 
-    Small grey images, of digits or letters, go with the compact backbone; larger ones and colour with the one for
-    photographs. Reconstruction of a photograph weighs what it does in the paper: 0.0005 for each of 784 pixels.
+    Small grey images, of digits or letters, get the compact backbone, larger and coloured ones the backbone for
+    photographs. The reconstruction loss of a whole image has the same weight as in the paper, 0.0005 for each of 784
+    pixels.
     """
     c, h, w = image
-    small = c == 1 and min(h, w) >= 16 and (max(h, w) <= 28 or objects > 1)
+    small = c == 1 and min(h, w) >= 16 and (max(h, w) <= 28 or objects > 1) and not own_backbone
     shape = {"image": image, "classes": classes, "objects": objects}
     if isinstance(find(name).config, CNNConfig):
         return {**shape, "design": "compact" if small else "natural"}
@@ -137,7 +140,7 @@ def suited(name: str, image: tuple[int, int, int], classes: int, objects: int = 
 
 
 def suited_training(images: int) -> dict[str, Any]:
-    """The training of a network that sized itself: at least ten steps in an epoch, as far as there are images."""
+    """The training of a network that adapts to its images: ten steps or more an epoch, if there are enough images."""
     batch = next((size for size in (128, 64, 32, 16) if 10 * size <= images), min(8, images))
     return {**_FAST, "batch": batch}
 
@@ -151,19 +154,25 @@ def register_model(
     about: str = "",
     training: dict[str, Any] | None = None,
 ) -> None:
-    """Add a model of one's own to the table: `config` is a frozen dataclass, `build(config)` the network.
+    """Add a model of your own to the table: `config` is a frozen dataclass, `build(config)` the network.
 
-    From then on `create_model(name)` makes it, and the command line knows it in a program that registers it. The fields
-    `image`, `classes` and `objects` say what it is for; `data` and `training` are what `train` takes by default.
+    From then on `create_model(name)` makes it, and the command line knows it in a program that registers it. The
+    configuration has at least the fields `image`, `classes` and `objects`; `data` and `training` are what `train` uses
+    by default.
     """
     missing = [field for field in ("image", "classes", "objects") if not hasattr(config, field)]
     if not dataclasses.is_dataclass(config) or isinstance(config, type) or missing:
         lacks = f" without {', '.join(missing)}" if missing else ""
         raise UserError(f"the configuration of '{name}' must be a dataclass instance, not {config!r}{lacks}")
-    if name in MODELS:
+    if name in MODELS or name in KINDS:
         raise UserError(f"there is a model '{name}' already: choose another name")
-    if not any(kind.config is type(config) for kind in KINDS.values()):
+    known = next((kind for kind in KINDS.values() if kind.config is type(config)), None)
+    if known is None:
         KINDS[name] = Kind(type(config), build, type(config).__module__)
+    elif known.build is not build:
+        raise UserError(
+            f"{type(config).__name__} belongs to another network: give '{name}' a configuration class of its own"
+        )
     MODELS[name] = Entry(config, data, about, training or {})
 
 
@@ -173,13 +182,15 @@ def build(config: Any) -> Any:
 
 
 def configure(name: str, **overrides: Any) -> Any:
-    """The named configuration with some fields changed; unknown fields are refused by name."""
+    """The named configuration with some fields changed; unknown fields are an error."""
     entry = find(name)
     config = entry.config
     image = tuple(overrides.get("image", config.image))
-    if entry.fits_any and image != config.image and not {"backbone", "design"} & set(overrides):
+    own_backbone = not isinstance(overrides.get("backbone", ""), str)
+    adapts = own_backbone or (image != config.image and not {"backbone", "design"} & set(overrides))
+    if entry.fits_any and adapts:
         classes, objects = (overrides.get(key, getattr(config, key)) for key in ("classes", "objects"))
-        overrides = {**suited(name, image, classes, objects), **overrides}
+        overrides = {**suited(name, image, classes, objects, own_backbone), **overrides}
     check_fields(name, config, overrides)
     if hasattr(config, "routing_options"):
         overrides = _with_own_options(config, overrides)
@@ -187,7 +198,7 @@ def configure(name: str, **overrides: Any) -> Any:
 
 
 def _with_own_options(config: Any, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Another routing does not inherit the options that were chosen for the one it takes the place of."""
+    """The routing options of a configuration are for its own routing: another routing starts with its own defaults."""
     routing = overrides.get("routing", config.routing)
     kept = config.routing_options if routing == config.routing else {}
     options = overrides.get("routing_options", kept)
@@ -198,10 +209,10 @@ def _with_own_options(config: Any, overrides: dict[str, Any]) -> dict[str, Any]:
 def create_model(name: str, pretrained: bool = False, **overrides: Any) -> Any:
     """A model by its name, as in timm: `create_model("capsnet", image=(3, 64, 64), classes=7)`.
 
-    `routing` may be a name, a class or an instance; `backbone` a name or any module that gives a feature map.
+    `routing` is a name, a class or an instance; `backbone` a name or any module from images to a feature map.
     """
     if pretrained and overrides:
-        raise UserError("the pretrained weights belong to the model as it is: leave the other options out")
+        raise UserError("pretrained weights fit the model without changes: leave the other options out")
     model = build(configure(name, **overrides))
     if pretrained:
         load_pretrained(name, model)

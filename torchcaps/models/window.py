@@ -1,4 +1,4 @@
-"""A look at the part of an image where something is, and the way back."""
+"""A window around the drawn pixels of an image, and the way back to the whole image."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -8,13 +8,13 @@ from torchcaps.core.errors import UserError
 from torchcaps.data.transforms import bounding_boxes
 
 INK = 0.1
-"""Fainter pixels are paper."""
+"""Pixels below this value count as background."""
 
 
 class Window(nn.Module):
-    """The square around the ink: what comes behind it need not learn that things look alike wherever they are.
+    """The square around the drawn pixels ("ink"), so that the network need not learn every position of an object.
 
-    Both ways are products with matrices of zeros and ones: exact, differentiable, and the same in an exported file.
+    Cutting and placing are products with matrices of zeros and ones: exact, differentiable, and easy to export.
     """
 
     def __init__(self, image: tuple[int, int, int], side: int) -> None:
@@ -24,7 +24,7 @@ class Window(nn.Module):
         self.image, self.side = image, side
 
     def corner(self, images: Float[Tensor, "b c h w"]) -> Int64[Tensor, "b 2"]:
-        """Top and left of each image's window, which lies inside the image."""
+        """Top and left of each image's window, which is inside the image."""
         boxes = bounding_boxes(images.amax(1) > INK)
         free = torch.tensor(self.image[1:], device=images.device) - self.side
         return ((boxes[:, :2] + boxes[:, 2:] - self.side) // 2).clamp(min=torch.zeros_like(free), max=free)
@@ -43,7 +43,7 @@ class Window(nn.Module):
     def put_back(
         self, pictures: Float[Tensor, "b k c s s"], corner: Int64[Tensor, "b 2"] | None = None
     ) -> Float[Tensor, "b k c h w"]:
-        """Where they were seen, on an empty image; in the middle if no `corner` is given."""
+        """Pictures of the window, placed on an empty image at `corner`, or in the middle."""
         if corner is None:
             corner = torch.tensor(self.middle(), device=pictures.device).expand(len(pictures), 2)
         rows, columns = (chosen[:, None, None] for chosen in self._chosen(corner, pictures.dtype))
@@ -52,7 +52,7 @@ class Window(nn.Module):
     def _chosen(
         self, corner: Int64[Tensor, "b 2"], dtype: torch.dtype
     ) -> tuple[Float[Tensor, "b s h"], Float[Tensor, "b s w"]]:
-        """Which row, and which column, of the image each of the window is: a 1 among zeros."""
+        """Matrices that select the rows and the columns of the window: one 1 in each row, else zeros."""
         inside = corner.unsqueeze(2) + torch.arange(self.side, device=corner.device)
         rows, columns = (
             (inside[:, axis].unsqueeze(2) == torch.arange(size, device=corner.device)).to(dtype)

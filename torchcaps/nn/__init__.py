@@ -1,4 +1,4 @@
-"""What anybody can put into a network of their own: capsule layers and their losses.
+"""Capsule layers and losses for networks of your own.
 
     from torchcaps import nn as caps
     network = torch.nn.Sequential(
@@ -8,7 +8,7 @@
         caps.DenseCaps(8 * 6 * 6, 8, parents=10, dim=16, routing="dynamic", iterations=3),
     )
 
-Each layer takes what the one before gives, or a plain tensor. Only torch, einops and jaxtyping are needed.
+Each layer takes the output of the layer before it, or a plain tensor. Only torch, einops and jaxtyping are needed.
 """
 
 from torchcaps.core.functional import squash

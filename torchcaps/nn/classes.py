@@ -1,4 +1,4 @@
-"""One capsule a class, above a map of capsules."""
+"""One capsule per class, above a map of capsules."""
 
 import math
 
@@ -10,15 +10,15 @@ from torchcaps.core.errors import UserError
 from torchcaps.core.functional import coordinates, matrix_transform
 from torchcaps.core.types import CapsuleMap, Capsules, RoutingOutput, map_of
 from torchcaps.kernels import dispatch
-from torchcaps.nn.transforms import deviation, transforms
+from torchcaps.nn.transforms import check_sizes, deviation, transforms
 from torchcaps.routing import RoutingChoice, VoteShape, make_routing
 
 
 class ClassCaps(nn.Module):
-    """One capsule a class, seen by every position of a map through the same transforms (Hinton et al. 2018).
+    """One capsule per class; every position of the map votes through the same transforms (Hinton et al. 2018).
 
-    Where a child stands would be lost by sharing, so its row and column are added to two numbers of its vote: the first
-    two of the last column of a matrix, the first two of a vector. `grid` is types, height and width of the map.
+    Shared transforms lose the position of a child, so its row and column are added to two numbers of its vote: the
+    first two of the last column of a matrix, the first two of a vector. `grid` is types, height and width of the map.
     """
 
     def __init__(
@@ -35,6 +35,11 @@ class ClassCaps(nn.Module):
     ) -> None:
         super().__init__()
         types, height, width = grid
+        check_sizes("ClassCaps", types=types, height=height, width=width, classes=classes)
+        if dim < 2:
+            raise UserError(
+                f"ClassCaps adds row and column to two numbers of a vote: dim must be at least 2, not {dim}"
+            )
         self.grid, self.child_dim, self.matrix = grid, child_dim, matrix
         children = types * height * width
         std = deviation(children, classes, dim, matrix) if init_std is None else init_std
@@ -74,7 +79,7 @@ class ClassCaps(nn.Module):
         return CapsuleMap(torch.cat([capsules.poses, where], 4), capsules.activations).flat()
 
     def transforms(self) -> Float[Tensor, "i j d q"]:
-        """The same for every position; row and column are added to the vote as they are."""
+        """Transforms of all children: the same at every position, then those that add row and column to the vote."""
         _, height, width = self.grid
         weight = matrix_transform(self.weight) if self.matrix else self.weight
         weight = torch.cat([weight, self.places.expand(*weight.shape[:2], -1, -1)], 3)

@@ -10,18 +10,18 @@ from torchcaps.core.functional import matrix_transform
 from torchcaps.core.types import CapsuleMap, map_of
 from torchcaps.core.windows import Windows
 from torchcaps.kernels import blocks, dispatch, fused_em
-from torchcaps.nn.transforms import deviation, transforms
+from torchcaps.nn.transforms import check_sizes, deviation, transforms
 from torchcaps.routing import RoutingChoice, VoteShape, make_routing
 
 
 class ConvCaps(nn.Module):
-    """Capsules that see a window of the layer below, with a transform of its own for each place in the window.
+    """Capsules that see a window of the layer below, with a separate transform for each position in the window.
 
     "Each capsule outputs a local grid of vectors to each type of capsule in the layer above, using different
     transformation matrices for each member of the grid as well as for each type of capsule" (Sabour et al. 2017,
-    section 4). All parents that a child reaches compete for it, also those at other positions; `local` lets each window
-    share out its children by itself, which is cheaper and not the same. With `matrix` a pose is a square matrix, laid
-    out row by row, and a transform multiplies it from the right (Hinton et al. 2018).
+    section 4). All parents that a child reaches compete for it, also those at other positions. With `local` only the
+    parents of the same window compete, which is cheaper and gives other results. With `matrix` a pose is a square
+    matrix, stored row by row, and a transform multiplies it from the right (Hinton et al. 2018).
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class ConvCaps(nn.Module):
         **options: object,
     ) -> None:
         super().__init__()
+        check_sizes("ConvCaps", types=types, parents=parents, dim=dim, kernel=kernel, stride=stride)
         self.kernel, self.stride, self.matrix, self.local = kernel, stride, matrix, local
         reach = max(1.0, kernel / stride) ** 2
         std = deviation(kernel * kernel * types, parents * reach, dim, matrix) if init_std is None else init_std
@@ -73,9 +74,9 @@ class ConvCaps(nn.Module):
         )
 
     def peak_bytes(self, batch: int, height: int, width: int, training: bool = True) -> int:
-        """The most memory that a forward pass, in training also its backward pass, will have in use at once.
+        """Peak memory of a forward pass and, with `training`, of its backward pass.
 
-        For numbers of 4 bytes on the CPU, beyond the map of `height` x `width` capsules itself.
+        For numbers of 4 bytes on the CPU; the map of `height` x `width` capsules itself is not counted.
         """
         windows = self._windows(height, width)
         if fused_em.runs(self.routing):

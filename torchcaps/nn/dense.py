@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torchcaps.core.errors import UserError
 from torchcaps.core.types import CapsuleMap, Capsules, RoutingOutput, capsules_of
 from torchcaps.kernels import dispatch
+from torchcaps.nn.transforms import check_sizes
 from torchcaps.routing import RoutingChoice, VoteShape, make_routing, routing_class
 
 
@@ -13,7 +14,7 @@ class DenseCaps(nn.Module):
     """Every child votes for every parent through its own matrix `W[i, j]`, and a routing decides (Eq. 2).
 
     `routing` is a name in `ROUTINGS` or a class, whose options follow as keywords, or a `Routing` made by hand.
-    Children may come from any layer, or as plain poses, which are taken to be as active as they are long, up to 1.
+    The children come from any layer, or as a plain tensor of poses, whose lengths (at most 1) are the activations.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class DenseCaps(nn.Module):
         **options: object,
     ) -> None:
         super().__init__()
+        check_sizes("DenseCaps", children=children, child_dim=child_dim, parents=parents, dim=dim)
         self.weight = nn.Parameter(torch.empty(children, parents, dim, child_dim))
         std = routing_class(routing).init_std if init_std is None else init_std
         nn.init.trunc_normal_(self.weight, std=std, a=-2 * std, b=2 * std)

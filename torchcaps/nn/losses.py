@@ -1,7 +1,7 @@
-"""What a capsule network minimises.
+"""The losses of capsule networks.
 
-All losses are sums over an image (classes, pixels) and means over the batch, so that the paper's weights mean what
-they meant in the paper.
+All losses are sums over an image (classes, pixels) and means over the batch, as in the paper, so that its weights can
+be used unchanged.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Recipe:
-    """How margin and reconstruction are added up."""
+    """The weights of margin and reconstruction loss in the total."""
 
     margin: float = 1.0
     reconstruction: float = 0.0005
@@ -25,7 +25,7 @@ class Recipe:
 
 RECIPES = {
     "paper": Recipe(),
-    # The released code halves the margin loss and averages it: of ten classes, reconstruction weighs 20 times more.
+    # The released code halves the margin loss and averages it: with ten classes, reconstruction weighs 20 times more.
     "official": Recipe(margin=1 / 2, averaged=True),
 }
 

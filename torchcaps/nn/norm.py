@@ -10,14 +10,15 @@ from torchcaps.kernels import phase_conv
 class BatchNorm(nn.BatchNorm2d):
     """Batch normalisation whose statistics are those of the global batch, on any device.
 
-    torch's SyncBatchNorm is for GPUs only; without it, two processes would train another function than one does.
+    torch's SyncBatchNorm is for GPUs only; with plain batch normalisation, two processes would not train the same
+    function as one.
     """
 
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         if not (self.training and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1):
             if not phase_conv.is_pixel_major(input):
                 return super().forward(input)
-            # All pixels of all images as one image, channels last: torch knows a fast way for that layout alone.
+            # All pixels of all images as one image, channels last: the only layout that torch has a fast path for.
             b, c, h, w = input.shape
             pixels = input.permute(2, 3, 0, 1).reshape(1, h * w, b, c).permute(0, 3, 1, 2)
             return super().forward(pixels).permute(0, 2, 3, 1).reshape(h, w, b, c).permute(2, 3, 0, 1)

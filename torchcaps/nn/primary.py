@@ -8,6 +8,7 @@ from torchcaps.core.functional import length, squash
 from torchcaps.core.types import CapsuleMap
 from torchcaps.kernels import convolution
 from torchcaps.nn.norm import BatchNorm
+from torchcaps.nn.transforms import check_sizes
 
 
 class PrimaryCaps(nn.Module):
@@ -23,6 +24,7 @@ class PrimaryCaps(nn.Module):
         self, channels: int, types: int, dim: int, kernel: int, stride: int = 1, *, norm: bool = False, divide: int = 1
     ) -> None:
         super().__init__()
+        check_sizes("PrimaryCaps", channels=channels, types=types, dim=dim, kernel=kernel, stride=stride)
         self.types, self.dim, self.divide = types, dim, divide
         self.conv = nn.Conv2d(channels, types * dim, kernel, stride, bias=not norm)
         self.norm = BatchNorm(types * dim) if norm else nn.Identity()
@@ -40,10 +42,11 @@ class PrimaryCaps(nn.Module):
 
 
 class PrimaryPoses(nn.Module):
-    """Feature map to capsules whose activation is a number of its own (Hinton et al. 2018, section 4)."""
+    """Feature map to capsules with a separate channel for the activation (Hinton et al. 2018, section 4)."""
 
     def __init__(self, channels: int, types: int, dim: int = 16, kernel: int = 1, stride: int = 1) -> None:
         super().__init__()
+        check_sizes("PrimaryPoses", channels=channels, types=types, dim=dim, kernel=kernel, stride=stride)
         self.types = types
         self.conv = nn.Conv2d(channels, types * (dim + 1), kernel, stride)
 
@@ -57,7 +60,10 @@ def _check_channels(layer: nn.Module, features: Tensor, conv: nn.Conv2d) -> None
     """A feature map of the right width, and at least as large as the kernel."""
     name, kernel = type(layer).__name__, conv.kernel_size[0]
     if not isinstance(features, Tensor):
-        raise UserError(f"{name} takes a feature map, and is given capsules: ConvCaps or DenseCaps follow on capsules")
+        raise UserError(
+            f"{name} takes a feature map [batch, channel, row, column], not {type(features).__name__}; capsules go to "
+            "ConvCaps, ClassCaps or DenseCaps"
+        )
     if features.ndim != 4 or features.shape[1] != conv.in_channels or min(features.shape[2:]) < kernel:
         raise UserError(
             f"{name} takes feature maps of {conv.in_channels} channels, at least {kernel}x{kernel}, as "

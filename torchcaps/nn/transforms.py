@@ -1,4 +1,4 @@
-"""How the transforms of a layer begin."""
+"""Initial values of a layer's transforms, and a check of its sizes."""
 
 import math
 
@@ -8,17 +8,25 @@ from torch import nn
 from torchcaps.core.errors import UserError
 
 
-def deviation(children: int, reached: float, dim: int, matrix: bool) -> float:
-    """Of the initial transforms, such that even couplings hand on poses as long as they come, and deep stacks learn.
+def check_sizes(layer: str, **sizes: int) -> None:
+    """Refuse sizes below 1 by name."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise UserError(f"{layer} needs {name} of at least 1, not {size}")
 
-    A vector is the sum over the children of `votes / reached`, the number of parents among which each is shared. A
-    matrix is their mean, and its transforms begin near the identity.
+
+def deviation(children: int, reached: float, dim: int, matrix: bool) -> float:
+    """Standard deviation of the initial transforms: with it, poses keep their length from layer to layer.
+
+    Without this, the poses of a deep stack shrink to zero and it does not learn. The formula is for equal couplings: a
+    vector pose is then the sum of the children's votes, each divided by `reached`, the number of parents of a child. A
+    matrix pose is the mean of the votes, and its transforms start near the identity.
     """
     return 0.1 if matrix else reached / (children * dim) ** 0.5
 
 
 def transforms(grid: tuple[int, ...], dim: int, child_dim: int, matrix: bool, std: float) -> nn.Parameter:
-    """Initial transforms for every place in `grid`."""
+    """Initial transforms, one for each index of `grid`."""
     side = math.isqrt(dim)
     if matrix and (side * side != dim or child_dim != dim):
         raise UserError(f"matrix capsules have square poses of one size, not {child_dim} -> {dim} numbers")

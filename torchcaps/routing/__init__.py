@@ -29,11 +29,11 @@ ROUTINGS: dict[str, type[Routing]] = {
 
 
 RoutingChoice = str | type[Routing] | Routing
-"""A routing by its name in `ROUTINGS`, by its class, or made by hand."""
+"""A routing by its name in `ROUTINGS`, by its class, or as an instance."""
 
 
 def register_routing(name: str, routing: type[Routing]) -> None:
-    """Add a routing to the table: from then on it has a name everywhere, on the command line's `--routing` too."""
+    """Give a routing a name, for layers, models and the command line of the program that registers it."""
     if not (isinstance(routing, type) and issubclass(routing, Routing)):
         raise UserError(f"a routing is a class derived from torchcaps.routing.Routing, not {routing!r}")
     if ROUTINGS.get(name, routing) is not routing:
@@ -54,27 +54,30 @@ def routing_class(routing: RoutingChoice) -> type[Routing]:
 
 
 def routing_name(routing: RoutingChoice) -> str:
-    """What a person calls it: its name in the table, else the name of its class."""
+    """Its name in the table, else the name of its class."""
     kind = routing_class(routing)
     return next((name for name, known in ROUTINGS.items() if known is kind), kind.__name__)
 
 
 def options_of(routing: RoutingChoice) -> tuple[str, ...]:
-    """The names of a routing's options.
+    """The names of a routing's options: what its `__init__` takes after the `VoteShape`.
 
     >>> options_of("heinsen")
     ('iterations',)
     """
-    parameters = inspect.signature(routing_class(routing)).parameters.values()
-    return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
+    parameters = list(inspect.signature(routing_class(routing)).parameters.values())[1:]
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return tuple(parameter.name for parameter in parameters if parameter.kind in named)
 
 
 def check_options(routing: RoutingChoice, options: Iterable[str]) -> None:
-    """Refuse a routing that does not exist, and options that it does not have, by name."""
+    """Raise an error that names a routing that does not exist, or an option that it does not have."""
     known, given = options_of(routing), sorted(options)
     name = routing_name(routing)
     if isinstance(routing, Routing) and given:
-        raise UserError(f"{name} routing was made by hand: give it {', '.join(given)} there, or hand over its class")
+        raise UserError(
+            f"the {name} routing is an instance already: set {', '.join(given)} where it is made, or give its class"
+        )
     unknown = sorted(set(given) - set(known))
     if unknown:
         has = f"it has {', '.join(known)}" if known else "it has none"
@@ -82,9 +85,25 @@ def check_options(routing: RoutingChoice, options: Iterable[str]) -> None:
 
 
 def make_routing(routing: RoutingChoice, shape: VoteShape, **options: object) -> Routing:
-    """A routing for votes of that shape; one that was made by hand is taken as it is."""
+    """A routing for votes of that shape. An instance is used as it is, if it was made for the same sizes."""
     check_options(routing, options)
-    return routing if isinstance(routing, Routing) else routing_class(routing)(shape, **options)  # pyright: ignore[reportCallIssue]
+    if isinstance(routing, Routing):
+        if routing.shape is not None and routing.shape[:3] != shape[:3]:
+            made_for = f"the {routing_name(routing)} routing was made for {_sizes(routing.shape)}"
+            raise UserError(f"{made_for}, the layer has {_sizes(shape)}")
+        return routing
+    kind = routing_class(routing)
+    try:
+        inspect.signature(kind).bind(shape, **options)
+    except TypeError as error:
+        raise UserError(
+            f"{kind.__name__}(shape, ...) does not work: {error}; a VoteShape is its first argument"
+        ) from None
+    return kind(shape, **options)  # pyright: ignore[reportCallIssue]
+
+
+def _sizes(shape: VoteShape) -> str:
+    return f"{shape.children} children and {shape.parents} parents of {shape.dim} numbers"
 
 
 __all__ = [

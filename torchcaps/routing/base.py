@@ -10,6 +10,7 @@ neighbours in the batch. Learned parameters (log priors, biases, temperatures) b
 are probabilities: between 0 and 1, whatever the poses are, so that any loss on a layer's activations suits any routing.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -38,15 +39,22 @@ class Routing(nn.Module):
     """Turns votes into parents. Subclasses take a `VoteShape` and keyword options, and implement `forward`."""
 
     iterations: int = 1
+    shape: VoteShape | None
     options: dict[str, Any]
-    """The keyword options that it was made with: what a saved run needs to make it again."""
+    """The sizes and the options that it was made with: what a saved run needs to make it again."""
     init_std: ClassVar[float] = 0.1
     """Deviation of the initial transforms where every child votes for every parent: how long votes are at first."""
 
-    def __new__(cls, *args: Any, **options: Any) -> "Routing":
+    def __new__(cls, *args: Any, **given: Any) -> "Routing":
         self = super().__new__(cls)
-        object.__setattr__(self, "options", options)
+        given = dict(zip(inspect.signature(cls).parameters, args, strict=False)) | given
+        shape = next((value for value in given.values() if isinstance(value, VoteShape)), None)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "options", {name: value for name, value in given.items() if value is not shape})
         return self
+
+    def __init__(self, shape: VoteShape | None = None) -> None:
+        super().__init__()
 
     def forward(
         self,

@@ -1,12 +1,12 @@
-"""Executable claims: put your own routing, layer, loss, model, data or evaluation through the checks ours pass.
+"""The conformance suite: checks for your own routing, layer, loss, model, data or evaluation, which ours pass.
 
     from torchcaps.testing import check_routing
 
     def test_my_routing():
         check_routing(MyRouting)          # MyRouting(VoteShape(children, parents, dim)) -> Routing
 
-Each check returns nothing or raises `ConformanceError` with a sentence that says which property failed and by how much.
-Together they catch the mistakes that public capsule code makes and that accuracy on MNIST does not notice.
+Each check returns nothing, or raises `ConformanceError` with the property that failed and by how much.
+Together they find mistakes of public capsule code that accuracy on MNIST does not show.
 """
 
 from torchcaps.testing.core import ConformanceError

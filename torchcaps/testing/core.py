@@ -1,4 +1,4 @@
-"""What the checks are made of: an error that says what failed and by how much, and properties any module can have."""
+"""Building blocks of the checks: the error, comparisons, and properties that any module can have."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
@@ -8,7 +8,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor, nn
 
-# A module's tensors in, tensors out that begin with the batch axis.
+# Takes the input tensors of a module, returns output tensors whose first axis is the batch.
 Run = Callable[..., Iterable[Tensor]]
 
 
@@ -42,7 +42,7 @@ def require_finite(tensor: Tensor, sentence: str) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Random numbers that are the same every time, without touching the caller's own."""
+    """Fixed random numbers inside; the random state of the caller is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -50,7 +50,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def must_run(what: str) -> Iterator[None]:
-    """An exception of the code under test is a property that failed."""
+    """Turn an exception of the code under test into a `ConformanceError`."""
     try:
         yield
     except ConformanceError:
@@ -65,7 +65,7 @@ def same_bytes(a: Tensor, b: Tensor) -> bool:
 
 
 def fingerprint(value: object) -> object:
-    """Something to compare an object with its later self by: contents for data, identity for anything else."""
+    """A value that changes if an object does: from the contents of data, else from the identity of the object."""
     if isinstance(value, Tensor):
         return tuple(value.shape), value.dtype, blake2b(value.detach().cpu().contiguous().numpy().data).digest()
     if isinstance(value, dict):
@@ -78,7 +78,7 @@ def fingerprint(value: object) -> object:
 
 
 def module_state(module: nn.Module, *, buffers: bool = True) -> dict[str, object]:
-    """Everything a forward pass could write to: parameters, buffers and plain attributes, of every part."""
+    """Everything that a forward pass could write to: parameters, buffers and attributes of all submodules."""
     state: dict[str, object] = {name: fingerprint(tensor) for name, tensor in module.named_parameters()}
     if buffers:
         state |= {name: fingerprint(tensor) for name, tensor in module.named_buffers()}
@@ -92,7 +92,7 @@ def module_state(module: nn.Module, *, buffers: bool = True) -> dict[str, object
 def require_stateless(
     what: str, module: nn.Module, run: Run, inputs: tuple[Tensor, ...], *, buffers: bool = True
 ) -> None:
-    """A forward pass changes neither the module nor what it was given."""
+    """A forward pass changes neither the module nor its inputs."""
     before, given = module_state(module, buffers=buffers), [fingerprint(tensor) for tensor in inputs]
     with must_run(what):
         run(*inputs)
@@ -112,7 +112,7 @@ def require_repeatable(what: str, run: Run, inputs: tuple[Tensor, ...]) -> None:
 
 
 def require_independent_images(what: str, run: Run, inputs: tuple[Tensor, ...], tolerance: float = 1e-9) -> None:
-    """An image's answer is its own: alone in a batch, or beside quite different neighbours, it stays the same."""
+    """The output for an image does not depend on the other images of its batch."""
     with must_run(what):
         together = list(run(*inputs))
     for row in range(len(inputs[0])):
@@ -130,7 +130,7 @@ def require_independent_images(what: str, run: Run, inputs: tuple[Tensor, ...], 
 
 
 def require_finite_gradients(what: str, module: nn.Module, run: Run, inputs: tuple[Tensor, ...]) -> None:
-    """Of the sum of all outputs, with respect to every input and parameter it depends on."""
+    """Gradients of the sum of all outputs are finite, for every input and parameter that it depends on."""
     leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with must_run(what):
@@ -143,7 +143,7 @@ def require_finite_gradients(what: str, module: nn.Module, run: Run, inputs: tup
 
 
 def require_any_device(what: str, module: nn.Module, run_with: Callable[[nn.Module], Run], inputs: tuple) -> None:
-    """Nothing in forward names a device: shown on PyTorch's `meta` device, which every machine has."""
+    """No device is named in `forward`: tested on PyTorch's `meta` device, which every machine has."""
     with must_run(f"{what}, on another device (`meta`)"):
         elsewhere = copy.deepcopy(module).to("meta")
         for output in run_with(elsewhere)(*(tensor.to("meta") for tensor in inputs)):

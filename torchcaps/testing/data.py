@@ -38,7 +38,7 @@ def _read(data: Stream | ScoredSet, batches: int) -> Iterator[Batch]:
 
 
 def _ink(image: Tensor) -> tuple[tuple[int, ...], bytes]:
-    """What is drawn, wherever it stands on its canvas."""
+    """The drawn pixels, without the empty border around them."""
     drawn = image.nonzero()
     if not len(drawn):
         return (0, 0), b""
@@ -48,10 +48,10 @@ def _ink(image: Tensor) -> tuple[tuple[int, ...], bytes]:
 
 
 def check_reconstruction_targets(batch: Batch) -> None:
-    """What a decoder that ends in a sigmoid can draw, and what the network was shown.
+    """Targets have pixels between 0 and 1, as a decoder with a sigmoid gives them, and show what the image shows.
 
-    One object: its image itself, which the network may be shown normalised. Several: pictures that the image is an
-    overlay of.
+    With one object the target is the image itself, perhaps before normalisation; with several, the image is an overlay
+    of the targets.
     """
     low, high = batch.targets.min().item(), batch.targets.max().item()
     require(
@@ -79,7 +79,7 @@ def _denormalised(shown: Tensor, target: Tensor) -> Tensor:
 def check_augmentation(augment: Augment, *, pixels: int, images: int = 4000) -> None:
     """Shifts by up to `pixels` in each direction with zero padding: whole pixels, each shift equally likely."""
     side = 9
-    # Every pixel inked and different: a wrapped, blended or lost pixel shows.
+    # All pixels are different and none is zero, so that a wrapped, blended or lost pixel is detected.
     original = torch.arange(1, side * side + 1, dtype=torch.uint8).reshape(1, 1, side, side)
     given = original.repeat(images, 1, 1, 1)
     with must_run("augmentation"):

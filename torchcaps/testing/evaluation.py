@@ -1,4 +1,4 @@
-"""Honest numbers: how a model is scored, and that nothing was chosen by looking at the test set."""
+"""Checks of how a model is scored, and that nothing is selected on the test set."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ BATCH_SIZES = (1, 7, 64)
 
 @dataclass(frozen=True, eq=False)
 class AnsweredSet:
-    """Test images for which it is fixed beforehand what will be answered, and how many of the answers are right."""
+    """Test images with prepared answers, of which a known number is right."""
 
     images: Tensor
     labels: Tensor
@@ -48,9 +48,9 @@ class AnsweredSet:
 
 
 def answered_set(objects: int, count: int = 103) -> AnsweredSet:
-    """Wrong answers gather at the end, so that an average over unequal batches comes out different.
+    """Wrong answers are at the end, so that a plain mean over batches of different sizes gives another number.
 
-    For two digits, a third of the answers has one of the two right: worth nothing.
+    With two digits, a third of the answers has one of the two right, which must count as wrong.
     """
     with seeded(objects):
         images = torch.randint(256, (count, 1, 8, 8)).float() / 255
@@ -67,7 +67,7 @@ def answered_set(objects: int, count: int = 103) -> AnsweredSet:
 
 
 class AnsweringModel(nn.Module):
-    """Looks each image up among those of the set; keeps a log of which it was shown, and in which mode."""
+    """Finds each image in the set and returns its prepared answer; records which images it was given, in which mode."""
 
     def __init__(self, data: AnsweredSet) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class AnsweringModel(nn.Module):
         lengths = torch.full((len(images), CLASSES), 0.05)
         for position, row in enumerate(rows):
             if row is not None:
-                # The digits of an answer are equally sure but for a trifle, and in no order.
+                # Both digits of an answer have nearly the same length, in random order.
                 lengths[position, self.data.answers[row]] = 0.9 + 0.01 * torch.arange(self.data.objects)
         lengths = lengths.to(images.device) * self.scale
         capsules = lengths[..., None] * torch.tensor([0.6, 0.8], device=images.device)
@@ -124,7 +124,7 @@ def _check_scores(evaluate: Evaluate, data: AnsweredSet, size: int) -> None:
 
 
 def check_test_set(data: ScoredSet, split: ImageSet | None = None) -> None:
-    """The same images in the same order whenever and in whatever batches they are read, each once.
+    """Every image once, in the same order at each reading, for every batch size.
 
     With the `split` that the set consists of, also: unaltered.
     """
@@ -146,7 +146,7 @@ def check_test_set(data: ScoredSet, split: ImageSet | None = None) -> None:
 
 
 def check_pair_metric(metric: PairMetric) -> None:
-    """Right means that the two longest capsules are the two labels, in whatever order; one of two is worth nothing."""
+    """An image is right if its two longest capsules are the two labels in any order; one of two counts as wrong."""
     lengths = torch.full((6, CLASSES), 0.1)
     lengths[:, 3], lengths[:, 7] = 0.8, 0.9
     labels = torch.tensor([[3, 7], [7, 3], [3, 5], [5, 7], [1, 2], [7, 8]])
@@ -161,7 +161,7 @@ def check_pair_metric(metric: PairMetric) -> None:
 
 
 def check_selection(train: Train, train_set: ImageSet, test_set: ImageSet, *, scrambles: int = 3) -> None:
-    """Nothing is chosen by the test set: with its labels scrambled, training ends in the very same weights."""
+    """Nothing is selected on the test set: with its labels permuted, training gives exactly the same weights."""
     weights = _trained(train, train_set, test_set)
     changed = _changed(weights, _trained(train, train_set, test_set))
     require(

@@ -23,7 +23,7 @@ from torchcaps.testing.core import (
 
 
 def check_squash(squash: Callable[[Tensor], Tensor]) -> None:
-    """Eq. 1 of Sabour et al. 2017: over the last axis, length `n² / (1 + n²)`, same direction, calm at zero."""
+    """Eq. 1 of Sabour et al. 2017: over the last axis, length `n² / (1 + n²)`, same direction, finite slope at zero."""
     with seeded(0):
         s = torch.randn(2, 3, 5, 4, dtype=torch.float64)
     with must_run("squash"):
@@ -59,10 +59,10 @@ def check_primary_caps(
     kernel: int,
     stride: int = 1,
 ) -> None:
-    """A capsule is `dim` channels at ONE position: all of it sees one kernel's window of the feature map.
+    """A capsule is `dim` channels at ONE position: all its numbers depend on one window of the feature map.
 
-    Shown without looking inside: the gradient of a capsule with respect to the features is zero outside its receptive
-    field. A capsule cut out of neighbouring positions sees more than one window.
+    Tested by gradients: the gradient of a capsule with respect to the features is zero outside its receptive field. A
+    capsule made of neighbouring positions depends on more than one window.
     """
     if isinstance(layer, nn.Module):
         layer = copy.deepcopy(layer).eval()
@@ -78,7 +78,7 @@ def check_primary_caps(
     windows: dict[tuple[int, int], int] = {}
     for capsule, pose in enumerate(poses[0]):
         (gradient,) = torch.autograd.grad(pose.square().sum(), features, retain_graph=True)
-        # Not quite zero, for a convolution that goes through a transform and back.
+        # Not exactly zero: a convolution in the Fourier domain has rounding errors.
         reach = gradient[0].abs().sum(0)
         seen = (reach > 1e-4 * reach.max()).nonzero()
         require(len(seen) > 0, f"capsule {capsule} sees nothing")
@@ -102,7 +102,7 @@ def check_primary_caps(
 def check_layer(
     layer: nn.Module, *, children: int, child_dim: int, parents: int, dim: int, deterministic: bool = True
 ) -> None:
-    """A layer from capsules to capsules: shapes, one image at a time, no state, calm at zero, any device."""
+    """A layer from capsules to capsules: shapes, independent images, no state, finite gradients at zero, any device."""
 
     def run_with(layer: nn.Module) -> Run:
         def run(poses: Tensor, activations: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
-"""The losses of Sabour et al. 2017, held against numbers worked out by hand.
+"""The losses of Sabour et al. 2017, compared with numbers computed by hand.
 
-The reductions matter: sums over classes and pixels, means over the batch. Otherwise 0.0005, the weight of the
-reconstruction, means something else than in the paper, and no test on accuracy notices.
+Losses are sums over classes and pixels and means over the batch. With other reductions the weight 0.0005 of the
+reconstruction would not be the paper's, and no test of accuracy would show it.
 """
 
 from collections.abc import Callable

@@ -23,9 +23,9 @@ BATCH = 3
 
 
 def check_model(model: nn.Module, image_shape: tuple[int, int, int], *, classes: int = 10, objects: int = 1) -> None:
-    """Put a model through its contract: answers, batches, labels, trace, state, devices, gradients.
+    """Check a model: outputs, batches, labels, trace, state, devices, gradients.
 
-    In float64, so that an untrained network's faint answers can be told apart; a model names no dtype, like no device.
+    In float64, because the outputs of an untrained network differ little; so a model must not name a dtype.
     """
     single, model = copy.deepcopy(model).float().eval(), copy.deepcopy(model).double().eval()
     with seeded(0):
@@ -41,7 +41,7 @@ def check_model(model: nn.Module, image_shape: tuple[int, int, int], *, classes:
 
 
 def check_state(model: nn.Module, images: Tensor) -> None:
-    """Forward writes nothing, but for the statistics of batch normalisation while training."""
+    """A forward pass changes no state, except for the statistics of batch normalisation in training."""
     training = copy.deepcopy(model).train()
     require_stateless("model", model, _runner(model), (images,))
     require_stateless("model", training, _runner(training), (images,), buffers=False)
@@ -63,7 +63,7 @@ def check_answers(model: nn.Module, images: Tensor, classes: int, objects: int) 
 
 
 def check_batches(model: nn.Module, images: Tensor) -> None:
-    """Every image is answered for on its own, also when it comes alone."""
+    """The output for an image does not depend on the batch, also for a batch of one."""
     require_independent_images("model", _runner(model), (images,))
     require_repeatable("model in eval mode", _runner(model), (images,))
 
@@ -106,7 +106,7 @@ def check_trace(model: nn.Module, images: Tensor) -> None:
 
 
 def check_gradients(model: nn.Module, images: Tensor, classes: int, objects: int) -> None:
-    """Every parameter takes part, and no gradient is NaN, not even for an empty image."""
+    """Every parameter has a gradient, and no gradient is NaN, also for an empty image."""
     model = copy.deepcopy(model).train()
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     labels = torch.arange(BATCH * objects).reshape(BATCH, objects) % classes

@@ -3,9 +3,9 @@
     check_routing(MyRouting)                                          # MyRouting(VoteShape(...)) -> Routing
     check_iterations(lambda shape, n: MyRouting(shape, iterations=n))
 
-What is not true of every right algorithm is declared by the routing itself: `leaky = True` (couplings of a child may
-sum to less than one), `gradient = "last"` (the backward pass holds the couplings constant, so it is not the gradient of
-the forward pass), `deterministic = False` (random by design; what compares two calls is left out).
+Exceptions are declared by attributes of the routing: `leaky = True` (couplings of a child may sum to less than one),
+`gradient = "last"` (the backward pass treats the couplings as constants, so it is not the gradient of the forward
+pass), `deterministic = False` (random; checks that compare two calls are skipped).
 """
 
 from collections.abc import Callable, Iterable
@@ -46,10 +46,10 @@ def check_routing(
     combine: Combine | None = None,
     properties: Iterable[Callable[[RoutingCase], None]] = ROUTING_PROPERTIES,
 ) -> None:
-    """Put a routing through every property above, or through those in `properties`.
+    """Check all properties of a routing, or those in `properties`.
 
-    Give `combine` where the output is a function of the last couplings, such as `squash(Σ_i c[i,j] û[j|i])`: then it is
-    also checked that the couplings shown in the trace are those that were used.
+    If the output is a function of the last couplings, such as `squash(Σ_i c[i,j] û[j|i])`, give it as `combine`: then
+    it is also checked that the couplings in the trace are the ones that were used.
     """
     case = RoutingCase(make, shape, combine=combine)
     deterministic = getattr(case.routing(), "deterministic", True)
@@ -70,7 +70,7 @@ def check_iterations(
 
     More iterations continue the same procedure, so the trace of n is the beginning of the trace of n + 1. With
     `starts_from_priors`, the first pass must not have looked at the votes yet, as in Procedure 1 of Sabour et al. 2017;
-    with that and `combine`, a pass that is hidden from the trace has no place left to hide.
+    together with `combine`, this detects a pass that is missing from the trace.
     """
     previous: tuple[RoutingOutput, RoutingTrace] | None = None
     for n in range(1, most + 1):

@@ -11,16 +11,16 @@ from torchcaps.routing import Competition, Routing, VoteShape
 from torchcaps.testing.core import Run, must_run, require, seeded
 
 MakeRouting = Callable[[VoteShape], Routing]
-# The parents' poses that a weighted mean of the votes gives: combine(routing, votes, couplings).
+# combine(routing, votes, couplings) computes the parents' poses from the votes and the last couplings.
 Combine = Callable[[Routing, Tensor, Tensor], Tensor]
 
-# Different sizes, so that an axis of a parameter is known by its size.
+# All sizes are different, so that an axis of a parameter is identified by its size.
 SHAPE = VoteShape(children=7, parents=5, dim=4, child_dim=3)
 
 
 @dataclass(frozen=True)
 class RoutingCase:
-    """A routing whose parameters have left their initial values (zeros would hide much), and inputs for it."""
+    """A routing with random parameters (with initial zeros, some mistakes have no effect), and inputs for it."""
 
     make: MakeRouting
     shape: VoteShape = SHAPE

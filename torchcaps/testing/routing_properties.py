@@ -1,4 +1,4 @@
-"""What is true of every routing: one property, one function of a `RoutingCase`."""
+"""Properties of every routing; each is a function of a `RoutingCase`."""
 
 import math
 import warnings
@@ -54,7 +54,7 @@ def couplings_sum_to_one_over_parents(case: RoutingCase) -> None:
 
 
 def competitors_elsewhere_take_their_share(case: RoutingCase) -> None:
-    """In a convolutional layer a child also reaches parents at other positions: `competition` brings them in."""
+    """In a convolutional layer parents at other positions compete for a child: `competition` adds them."""
     routing, inputs = case.routing(), case.inputs()
 
     def alone(logits: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def parents_permute_with_their_votes(case: RoutingCase) -> None:
 
 
 def _reordered(routing: Routing, order: Tensor) -> Routing:
-    """The routing whose parameters belong to capsules in another order: each axis as long as `order` is permuted."""
+    """The routing with permuted parameters: each axis of the length of `order` is permuted by it."""
     state = routing.state_dict()
     for name, tensor in state.items():
         for axis, size in enumerate(tensor.shape):
@@ -196,7 +196,7 @@ def runs_on_any_device(case: RoutingCase) -> None:
 
 
 class _PlainOutputs(nn.Module):
-    """A routing as `torch.export` and `torch.func` like it: tensors in, tensors out."""
+    """A routing with tensors as inputs and outputs, for `torch.export` and `torch.func`."""
 
     def __init__(self, routing: Routing) -> None:
         super().__init__()

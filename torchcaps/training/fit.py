@@ -78,7 +78,7 @@ def fit(
         if isinstance(model, str):
             known = recipes.data_for(find(model), data, size, test=both, classes=classes)
         else:
-            known = _wide_enough(model, resolve(data, size=recipes.sides(size), test=both, classes=classes), classes)
+            known = _wide_enough(model, resolve(data, size=recipes.sides(size), test=both, classes=classes))
         if known.own and training.get("validation") is not None and not isinstance(known, TensorSet):
             raise UserError(
                 "--validation is for sets by name; divide your own images by folders named train, val and test"
@@ -87,13 +87,8 @@ def fit(
         given = {name: value for name, value in training.items() if value is not None}
         given |= {"data": known.name, "augment": recipes.chosen_augmentation(known, augment)}
         given |= {"test": tested and tested.name, "loss": loss and import_path(loss)}
-        extra: dict[str, Any] = {
-            "data": known,
-            "test": tested,
-            "loss": loss,
-            "tensorboard": tensorboard,
-            "probe": probe,
-        }
+        extra: dict[str, Any] = {"data": known, "test": tested, "loss": loss, "probe": probe}
+        extra["tensorboard"] = tensorboard
         if not isinstance(model, str):
             config = TrainConfig(**{"model": type(model).__name__, **_usual(known), **given})
             return train(config, run, module=model, **extra)
@@ -127,17 +122,20 @@ def _usual(data: DataSet) -> dict[str, Any]:
     return {"batch": suited_training(data.training_images())["batch"]}
 
 
-def _wide_enough(model: nn.Module, data: DataSet, classes: Sequence[str] | None) -> DataSet:
+def _wide_enough(model: nn.Module, data: DataSet) -> DataSet:
     """Without names, the classes are those that the network tells apart, whether or not there is a label of each."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(f"{type(model).__name__} has no parameters to train")
-    if classes is not None or not isinstance(data, TensorSet):
+    if not isinstance(data, TensorSet) or data.classes != _numbers(len(data.classes)):
         return data
     device = next(model.parameters()).device
     shown = next(data.images("test").batches(2))
     told = classes_of(model, type(model).__name__, shown._replace(images=shown.images.to(device)))
-    labels = tuple(map(str, range(told)))
-    return replace(data, classes=labels) if told > len(data.classes) else data
+    return replace(data, classes=_numbers(told)) if told > len(data.classes) else data
+
+
+def _numbers(count: int) -> tuple[str, ...]:
+    return tuple(map(str, range(count)))
 
 
 def _test_data(data: DataSet, test: Any) -> DataSet:

@@ -89,11 +89,11 @@ class Collection:
             raise UserError(f"{self.root} has changed: {what}; score it as it is with --data")
 
     def here(self) -> bool:
-        """Whether there is anything to decode, or it is decoded already."""
+        """Whether the images are still there, or have been decoded already."""
         return Path(self.root).is_dir() or all((_cache(self.key) / split).exists() for split in SPLITS)
 
     def about(self) -> list[str]:
-        """What a person should know before the training, a line each."""
+        """Facts and warnings about the data, one line each."""
         counts = ", ".join(f"{len(self.rows(split)):,} {split}" for split in SPLITS)
         c, h, w = self.image
         return [f"{counts}; at {h}x{w} pixels, {'colour' if c == 3 else 'grey'}", *self.notes]
@@ -127,7 +127,7 @@ def _load(path: str, changed: int) -> Collection:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a look at the file names and at some of the files tells."""
+    """What is known from the file names and some of the files."""
 
     listing: Listing
     image: Image
@@ -257,7 +257,7 @@ def _for_testing(place: Path, classes: tuple[str, ...]) -> Listing:
 
 
 def _place(path: str) -> tuple[int, str]:
-    """A sorting key that mixes the classes, whichever files are there: the first few images are of all kinds."""
+    """A sorting key that mixes the classes, so that the first few images are of all classes."""
     return zlib.crc32(path.encode(errors="surrogateescape")), path
 
 
@@ -271,7 +271,7 @@ def _by_class(files: Sequence[Labelled]) -> dict[str, list[str]]:
 def _remarks(
     listing: Listing, kept: dict[str, list[Labelled]], parts: dict[str, Decoded], copies: dict[str, str]
 ) -> list[str]:
-    """What a person should know before trusting the result, a line each."""
+    """Warnings about the data, one line each."""
     unreadable = [reason for part in parts.values() for reason in part.unreadable.values()]
     lines = [f"left out: {reason}" for reason in unreadable[:SHOWN]]
     if len(unreadable) > SHOWN:

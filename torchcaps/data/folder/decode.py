@@ -1,4 +1,4 @@
-"""Thousands of picture files to one file of small pictures, which is then mapped instead of read.
+"""Decode many picture files into one file of small pictures, which is then memory-mapped.
 
 Memory stays bounded whatever the number of files: each thread holds the one picture that it decodes (a large JPEG at a
 fraction of its size, anything else at most `MOST_PIXELS`), and finished rows are written every `BUFFER` bytes.
@@ -58,7 +58,7 @@ def _attempt(
     except UserError as error:
         return error
     except Exception as error:
-        # One odd picture among thousands is left out like one that cannot be read.
+        # A picture with an unexpected error is left out, like one that cannot be read.
         return UserError(f"{path} cannot be made an image of {image}: {' '.join(str(error).split())}")
 
 

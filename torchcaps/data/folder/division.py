@@ -1,4 +1,4 @@
-"""Training, validation and test images out of one heap: each class in its proportion, copies kept together."""
+"""Division into training, validation and test images: the same proportion of each class, identical files together."""
 
 import hashlib
 from collections import defaultdict

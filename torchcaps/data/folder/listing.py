@@ -1,4 +1,4 @@
-"""Which image files there are, and what they are labelled: from a folder with one sub-folder a class, or from a CSV."""
+"""Image files and their labels, from a folder with one sub-folder for each class or from a CSV file."""
 
 import csv
 import os

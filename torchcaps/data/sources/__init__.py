@@ -1,8 +1,8 @@
 """Data sets by name: fetched, verified, kept, and read as arrays.
 
-Whatever the source, the bytes are verified before they are used. Files live under `cache_dir()`, whole or not at all. A
-small marker beside each one (`NAME.sha256`: hash, size, time of change) spares hashing it again until it changes. Where
-no hash is published, the one of the first file that arrived and could be read holds from then on.
+The bytes of every source are verified before they are used. Files are in `cache_dir()`, written completely or not at
+all. A small file next to each one (`NAME.sha256`: hash, size, time of change) avoids hashing it again until it
+changes. Where no hash is published, the hash of the first file that could be read is used from then on.
 """
 
 import errno
@@ -34,7 +34,7 @@ _offline: ContextVar[bool] = ContextVar("offline", default=False)
 
 
 def cache_dir() -> Path:
-    """Where data sets are kept: the folder that TORCHCAPS_DATA names, else the platform's place for caches."""
+    """The folder of the data sets: TORCHCAPS_DATA, else the platform's folder for caches."""
     if chosen := os.environ.get("TORCHCAPS_DATA"):
         return Path(chosen).expanduser().resolve()
     return cache_folder()
@@ -42,7 +42,7 @@ def cache_dir() -> Path:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Inside, what is not on this machine already is refused instead of fetched."""
+    """Inside this context nothing is downloaded: a missing file is an error."""
     before = _offline.set(True)
     try:
         yield
@@ -51,7 +51,7 @@ def offline() -> Iterator[None]:
 
 
 def fetch(key: str) -> Path:
-    """The verified file behind `key` (such as "mnist/train-images"), brought here first if it is missing or damaged."""
+    """The verified file behind `key` (such as "mnist/train-images"), fetched first if it is missing or damaged."""
     if key not in FILES:
         raise UserError(f"there is no file {key!r}: the files of a data set are {', '.join(FILES)}")
     spec, path = FILES[key], _path(FILES[key])
@@ -154,7 +154,7 @@ def _install_others(source: Source, folder: Path) -> int:
 
 
 def _install(spec: FileSpec, source: Source, folder: Path) -> None:
-    """Decode into a file beside the others, verify, sync, and only then give it its name."""
+    """Decode into a temporary file, verify, sync, then rename it."""
     path, fresh = _path(spec), folder / ".verified"
     digest, size = hashlib.sha256(), 0
     with fresh.open("wb") as file:
@@ -224,7 +224,7 @@ def _record(path: Path, digest: str) -> None:
 
 
 def _remove_leftovers() -> None:
-    """Work folders of processes that were killed: whoever holds the lock is the only one at work."""
+    """Remove the temporary folders of killed processes; the caller holds the lock, so no other process uses them."""
     for folder in cache_dir().glob(f"{PARTIAL}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
