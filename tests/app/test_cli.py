@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -202,7 +203,7 @@ def test_quiet_says_nothing_and_evaluate_reads_the_answers(
     assert not said
     result = json.loads(printed)
     assert result["steps"] == 3
-    monkeypatch.setattr("torchcaps.app.commands.score", None)  # answering again would fail
+    monkeypatch.setattr("torchcaps.app.asking.score", None)  # answering again would fail
     run("evaluate", out, "--json")
     scores = json.loads(capsys.readouterr().out)
     assert (scores["accuracy"], scores["images"]) == (result["accuracy"], 1000)
@@ -237,6 +238,6 @@ def test_unwritable_and_full_places_are_refused(capsys: pytest.CaptureFixture[st
         full = tmp_path / "full"
         full.mkdir()
         # Every file of this run is beside its final name first; that name leads to a device that is always full.
-        (full / f".config.json.{os.getpid()}").symlink_to("/dev/full")
+        (full / f".config.json.{os.getpid()}-{threading.get_ident()}").symlink_to("/dev/full")
         assert "No space" in refused(capsys, *train, str(full))
         assert not (full / "config.json").exists()
