@@ -108,19 +108,19 @@ def inspect(model: CapsNet, asked: ScoredSet) -> dict[str, float]:
     children_most, classes_most = torch.zeros(layer.weight.shape[0]), torch.zeros(layer.weight.shape[1])
     sums = {"accuracy": 0.0, "accuracy_evenly": 0.0, "changed": 0.0, "entropy": 0.0}
     for batch in asked.batches(250):
-        children = model.features(batch.images)
-        predictions = votes(children.poses, layer.weight)
-        output = layer.routing(predictions, children, trace=True)
-        even = layer.routing(predictions, children, competition=evenly)
+        output = model(batch.images, trace=True)
+        children = output.children
         assert output.trace is not None
+        assert children is not None
+        even = layer.routing(votes(children.poses, layer.weight), children, competition=evenly)
         k = batch.labels.shape[1]
-        answers = [lengths.topk(k).indices.sort().values for lengths in (output.activations, even.activations)]
-        sums["accuracy"] += float(exact_match(output.activations, batch.labels).sum())
+        answers = [lengths.topk(k).indices.sort().values for lengths in (output.lengths, even.activations)]
+        sums["accuracy"] += float(exact_match(output.lengths, batch.labels).sum())
         sums["accuracy_evenly"] += float(exact_match(even.activations, batch.labels).sum())
         sums["changed"] += float((answers[0] != answers[1]).any(1).sum())
         sums["entropy"] += float(_entropy(output.trace.couplings[-1], children.activations).sum())
         children_most = torch.maximum(children_most, children.activations.amax(0))
-        classes_most = torch.maximum(classes_most, output.activations.amax(0))
+        classes_most = torch.maximum(classes_most, output.lengths.amax(0))
     means = {name: total / len(asked) for name, total in sums.items()}
     dead = {"dead_primary": children_most, "dead_classes": classes_most}
     return means | {name: (most <= DEAD).float().mean().item() for name, most in dead.items()}

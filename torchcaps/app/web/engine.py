@@ -21,6 +21,7 @@ from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.registry import MODELS, count_parameters, create_model
 from torchcaps.models.window import Window
+from torchcaps.routing import ROUTINGS
 
 ITERATIONS = 5
 DIGITS = 4
@@ -86,17 +87,24 @@ class Engine:
         return None
 
     @property
+    def hidden(self) -> int:
+        """How many routed layers there are between the primary capsules and the classes."""
+        return len(self.model.hidden) if isinstance(self.model, CapsNet) else 0
+
+    @property
     def traces(self) -> bool:
-        return isinstance(self.model, CapsNet)
+        """Whether it can be shown what each place in the image votes for: capsules of a hidden layer have no place."""
+        return isinstance(self.model, CapsNet) and not self.hidden
 
     def about(self) -> dict[str, Any]:
         routing = None
-        if isinstance(self.model, CapsNet):
+        if isinstance(self.model, CapsNet) and self.traces:
             types, rows, columns = self.model.grid
             place: Placement = placement(self.model, rows)
+            used = self.model.classes.routing
             routing = {
-                "name": self.model.config.routing,
-                "iterations": self.model.classes.routing.iterations,
+                "name": next((name for name, kind in ROUTINGS.items() if kind is type(used)), type(used).__name__),
+                "iterations": used.iterations,
                 "grid": {"types": types, "rows": rows, "columns": columns, "start": place.start, "step": place.step},
             }
         return {
@@ -106,10 +114,12 @@ class Engine:
             "parameters": count_parameters(self.model),
             "image": list(self.image),
             "classes": self.labels,
+            "handwritten": named.find(self.data).handwritten,
             "objects": self.objects,
             "overlay": RULES[self.data].overlay if self.data in RULES else "sum",
             "dimensions": self.dim,
             "decoder": self.decoder is not None,
+            "hidden": self.hidden,
             "routing": routing,
             "baseline": self.baseline_name,
         }

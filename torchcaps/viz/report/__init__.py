@@ -1,4 +1,4 @@
-"""The report of a run: every picture that fits it, and one page that shows them all."""
+"""The report of a run: its figures as files, and one page that shows them all."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def write_report(run: Path) -> Path:
 
 
 def _draw(section: Section, folder: Path) -> Picture:
-    """On light ground for the folder, on light and dark for the page; of an animation also its end, standing still."""
+    """Light for the folder, light and dark for the page; of an animation, also the last frame for print."""
     if isinstance(section.content, Animation):
         write_bytes(folder / f"{section.name}.gif", section.content.gif)
         return Picture(section.title, section.about, {"moving": section.content.gif, "still": section.content.last})
