@@ -82,6 +82,17 @@ def to_png(figure: Figure) -> bytes:
     return file.getvalue()
 
 
+def shortened(name: str, most: int) -> str:
+    """A name of at most so many characters, beginning and end kept; dollar signs may be escaped.
+
+    >>> shortened("Leontopodium nivale", 12)
+    'Leontop…vale'
+    """
+    plain = name.replace(r"\$", "$")
+    end = (most - 1) // 3
+    return name if len(plain) <= most else f"{plain[: most - 1 - end]}…{plain[-end:]}".replace("$", r"\$")
+
+
 def rgb(picture: Float[Tensor, "c h w"]) -> Pixels:
     """Three channels are colours; of one, or of a stereo pair, the first is shown in grey."""
     shown = picture if len(picture) == 3 else picture[:1].expand(3, -1, -1)

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from torchcaps.core.files import write_bytes
-from torchcaps.viz.figures import Animation, style, to_png
-from torchcaps.viz.report.page import Picture, Table, page
+from torchcaps.viz.figures import Animation
+from torchcaps.viz.report.page import Picture, Table, in_both_themes, page
 from torchcaps.viz.report.sections import Section, read_run, sections
 
 
@@ -25,9 +25,6 @@ def _draw(section: Section, folder: Path) -> Picture:
     if isinstance(section.content, Animation):
         write_bytes(folder / f"{section.name}.gif", section.content.gif)
         return Picture(section.title, section.about, {"moving": section.content.gif, "still": section.content.last})
-    with style("light"):
-        light = to_png(section.content())
-    with style("dark"):
-        dark = to_png(section.content())
-    write_bytes(folder / f"{section.name}.png", light)
-    return Picture(section.title, section.about, {"light": light, "dark": dark})
+    drawn = in_both_themes(section.content)
+    write_bytes(folder / f"{section.name}.png", drawn["light"])
+    return Picture(section.title, section.about, drawn)

@@ -5,11 +5,14 @@ Jinja2 fills in the files of `templates/` and escapes every value: names of clas
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from torchcaps.viz.figures.style import Theme, style, to_png
 
 
 @dataclass(frozen=True)
@@ -56,16 +59,19 @@ PUBLISHED = {
 }
 
 
-def render(template: str, **values: Any) -> str:
-    pages = Environment(
-        loader=PackageLoader(__package__ or ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    pages.filters["data_uri"] = data_uri
+def render(template: str, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
+    look: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True}
+    pages = Environment(loader=PackageLoader("torchcaps.viz.report"), **look)
+    pages.filters |= {"data_uri": data_uri, **(filters or {})}
     return pages.get_template(template).render(values)
+
+
+def in_both_themes(draw: Callable[[], Figure]) -> dict[str, bytes]:
+    drawn = {}
+    for theme in get_args(Theme):
+        with style(theme):
+            drawn[theme] = to_png(draw())
+    return drawn
 
 
 def page(

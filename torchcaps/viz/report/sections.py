@@ -60,10 +60,6 @@ class FinishedRun:
     """Whether the classes are capsules; a CNN has none."""
 
     @property
-    def objects(self) -> int:
-        return self.data.objects
-
-    @property
     def margins(self) -> bool:
         """Whether the loss asks for lengths above or below fixed margins; other losses compare the classes."""
         return isinstance(self.model, CapsNet)
@@ -76,7 +72,7 @@ class FinishedRun:
 
 def read_run(run: Path) -> FinishedRun:
     model, config = load_run(run)
-    name = config["train"]["data"]
+    name, frames = config["train"]["data"], run / "frames.safetensors"
     data = named.load_test_set(name)
     with torch.no_grad():
         example = model(next(data.batches(1)).images)
@@ -84,8 +80,8 @@ def read_run(run: Path) -> FinishedRun:
         config,
         read_json(run / "result.json"),
         read_json(run / "manifest.json"),
-        _read_rows(run / "metrics.csv"),
-        _read_watched(run / "frames.safetensors"),
+        _read(run / "metrics.csv", lambda path: list(csv.DictReader(path.read_text().splitlines()))),
+        _read(frames, safetensors.torch.load_file) if frames.exists() else None,
         model,
         data,
         named.find(name).classes,
@@ -94,24 +90,15 @@ def read_run(run: Path) -> FinishedRun:
     )
 
 
-def _read_rows(path: Path) -> list[dict[str, str]]:
+def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
     try:
-        return list(csv.DictReader(path.read_text().splitlines()))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-
-
-def _read_watched(path: Path) -> dict[str, torch.Tensor] | None:
-    if not path.exists():
-        return None
-    try:
-        return safetensors.torch.load_file(path)
-    except (OSError, SafetensorError) as error:
+        return reader(path)
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 
 def sections(run: FinishedRun) -> Iterator[Section | Table]:
-    several = run.objects == 2
+    several = run.data.objects == 2
     if several:
         yield _pairs(run)
     if probes.reconstructs(run.model):
@@ -192,22 +179,15 @@ def _separations(run: FinishedRun) -> Section:
 
 def _lengths(run: FinishedRun) -> Section:
     mistakes = probes.worst(run.answers, WORST_LENGTHS)
-    numbers = list(range(min(FIRST_LENGTHS, len(run.data)))) + mistakes
-    numbers = list(dict.fromkeys(numbers))
+    numbers = list(dict.fromkeys([*range(min(FIRST_LENGTHS, len(run.data))), *mistakes]))
     batch = probes.pick(run.data, numbers)
     what = "The length of every class capsule" if run.capsules else "The output of the network for every class"
     about = (
         f"{what}. Blue: the class is in the image. A dot marks the answer of the network."
         f" The first test images{f', and the {len(mistakes)} most confident mistakes' if mistakes else ''}."
     )
-    draw = partial(
-        figures.capsule_lengths,
-        batch.images,
-        run.answers.lengths[numbers],
-        batch.labels,
-        run.names,
-        margins=run.margins,
-    )
+    lengths = run.answers.lengths[numbers]
+    draw = partial(figures.capsule_lengths, batch.images, lengths, batch.labels, run.names, margins=run.margins)
     return Section("capsule-lengths", "Capsule lengths" if run.capsules else "Class scores", about, draw)
 
 
@@ -250,14 +230,13 @@ def _per_class(run: FinishedRun) -> Table:
 
 def _reliability(run: FinishedRun) -> Section:
     bins = metrics.reliability(*run.answers)
-    what = "The network's outputs were trained as probabilities."
-    if run.capsules:
-        what = "Activations are not probabilities: the loss only asks that the right one is larger by a margin."
+    what = "The outputs of the network were trained as probabilities."
     if run.margins:
         what = (
-            "Lengths are not probabilities: the loss only asks for more than 0.9 if a class is in the image and for"
-            " less than 0.1 if it is not."
+            "Lengths are not probabilities: the loss asks for more than 0.9 for a class in the image, else below 0.1."
         )
+    elif run.capsules:
+        what = "Activations are not probabilities: the loss only asks that the right one is larger by a margin."
     about = (
         f"{what} Read as probabilities, they are wrong by {bins.ece:.3f} on average (expected calibration error,"
         f" {metrics.BINS} bins). A bar is the share of right answers among all answers of similar length (pale: fewer"
@@ -272,13 +251,11 @@ def _worst(run: FinishedRun) -> Iterator[Section]:
     if not numbers:
         return
     batch, predicted = probes.pick(run.data, numbers), run.answers.predicted[numbers]
-    redrawn = []
-    if probes.reconstructs(run.model):
-        redrawn = [probes.decode(run.model, batch.images, classes)[:, 0] for classes in (batch.labels, predicted)]
+    decoded = (batch.labels, predicted) if probes.reconstructs(run.model) else ()
+    redrawn = [probes.decode(run.model, batch.images, classes)[:, 0] for classes in decoded]
     names = [[run.names[int(k)] for k in column[:, 0]] for column in (batch.labels, predicted)]
-    about = "The mistakes in which the network was most sure. Above each: label → prediction." + (
-        " Below: what the capsule of the label and the capsule of the prediction redraw." if redrawn else ""
-    )
+    about = "The mistakes in which the network was most sure. Above each: label → prediction."
+    about += " Below: what the capsule of the label and the capsule of the prediction redraw." if redrawn else ""
     draw = partial(figures.mistakes, batch.images, *names, *redrawn)
     yield Section("worst-mistakes", "Most confident mistakes", about, draw)
 
