@@ -1,4 +1,4 @@
-"""Where in an image the answer comes from: what primary capsules sent to a class, laid over what they see."""
+"""Which parts of an image were routed to a class: what primary capsules sent to it, over the pixels they see."""
 
 import torch
 from jaxtyping import Float, Int64

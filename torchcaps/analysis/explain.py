@@ -1,4 +1,4 @@
-"""Why a capsule network gave an answer to one image: what it saw, where, how it varies, and what it resembles."""
+"""Why a capsule network gave an answer: reconstruction, routed parts, effect of each dimension, similar images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Explanation:
 
 
 class Explainer:
-    """A model that is asked about one image after the other."""
+    """Explains the answers of one model to any number of images."""
 
     def __init__(self, model: nn.Module, index: PoseIndex | None = None) -> None:
         if not isinstance(model, CapsNet):

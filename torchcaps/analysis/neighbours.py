@@ -1,7 +1,7 @@
-"""Training images that a class capsule sees alike: nearest neighbours in pose space.
+"""Training images whose class capsule has a similar pose: nearest neighbours in pose space.
 
-A sample of the training set is looked at once; its capsules' poses and its pictures are kept, beside the run or in the
-cache folder, together with the hash of the weights they belong to.
+The network answers a sample of the training set once; poses and pictures are kept in the run folder or the cache,
+together with the hash of the weights they belong to.
 """
 
 from contextlib import suppress
@@ -80,7 +80,7 @@ def pose_index(model: nn.Module, data: str, weights: str, path: Path, held_out: 
         return known
     index = PoseIndex.of(model, data, held_out)
     tensors = {"pictures": index.pictures, "labels": index.labels, "poses": index.poses}
-    with suppress(UserError):  # a place that cannot be written to only means looking again next time
+    with suppress(UserError):  # if it cannot be written, it is computed again next time
         write_bytes(
             path, save({name: x.contiguous() for name, x in tensors.items()}, {"weights": weights, "data": data})
         )

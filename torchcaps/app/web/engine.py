@@ -1,6 +1,6 @@
-"""What the page asks of a model: look at images, redraw capsules, trace a routing. Always many at a time.
+"""What the page asks of a model, in batches: classify images, redraw capsules, trace a routing.
 
-Nothing here changes the model, so that one model serves everybody.
+Nothing here changes the model, so that one model serves all clients.
 """
 
 import base64
@@ -50,7 +50,7 @@ def encode(picture: Float[Tensor, "c h w"]) -> str:
 
 
 def rounded(values: Tensor) -> Any:
-    """Nested lists of numbers with as many digits as a reader has use for."""
+    """Nested lists of rounded numbers, so that answers are short."""
     return _round(values.tolist())
 
 
@@ -59,7 +59,7 @@ def _round(value: Any) -> Any:
 
 
 class Engine:
-    """A model, and beside it the baseline whose weights fit the same images, if there is one."""
+    """A model, and the pretrained CNN for the same images to compare it with, if there is one."""
 
     def __init__(self, model: nn.Module, name: str, data: str, accuracy: float | None = None) -> None:
         self.model, self.name, self.data, self.accuracy = model.eval(), name, data, accuracy

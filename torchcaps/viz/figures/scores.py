@@ -1,4 +1,4 @@
-"""Figures that take a score apart."""
+"""Confusion matrix and calibration."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,8 +26,8 @@ FEW = 20
 
 
 def confusion_matrix(counts: Int[Tensor, "j j"], classes: Sequence[str]) -> Figure:
-    """Labels down, answers across, in percent of the label; only mistakes are shaded, else the diagonal would outshine
-    them. Where the cells are too many to be numbered, the most frequent confusions are named below.
+    """Labels down, answers across, in percent of the label; only mistakes are shaded, because they are few compared
+    with the diagonal. Where the cells are too many to be numbered, the most frequent confusions are named below.
     """
     table = counts.numpy()
     shares = table / table.sum(1, keepdims=True).clip(min=1)

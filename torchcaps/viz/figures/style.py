@@ -1,4 +1,4 @@
-"""One look for every figure, on light and on dark ground, and the sheet on which pictures are laid out."""
+"""The style of all figures, light and dark, and the sheet on which pictures are laid out."""
 
 import io
 from collections.abc import Iterator, Sequence
