@@ -1,6 +1,7 @@
 """Why a network answers as it does: the numbers, and the page."""
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,12 +12,13 @@ from html_tags import Tags
 from PIL import Image
 
 from torchcaps import data as named
-from torchcaps.analysis.attribution import heat, receptive_fields, sent
+from torchcaps.analysis.attribution import couplings_to_classes, heat, receptive_fields, sent
 from torchcaps.analysis.explain import Explainer, to_json
 from torchcaps.analysis.neighbours import FILE, PoseIndex, pose_index
 from torchcaps.app.cli import main
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import write_json, write_tensors
+from torchcaps.core.types import capsules_of
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.config import model_config
 from torchcaps.models.registry import create_model
@@ -79,8 +81,42 @@ def test_every_routing_can_be_explained_in_colour(routing: str) -> None:
 
 
 def test_a_cnn_is_refused() -> None:
-    with pytest.raises(UserError, match="CNN has no capsules"):
+    with pytest.raises(UserError, match="CapsNet, which CNN"):
         Explainer(create_model("cnn-mnist", design="compact"))
+
+
+@pytest.mark.parametrize("hidden", [((4, 8),), ((6, 4), (4, 8, "em"))])
+def test_hidden_layers_pass_on_what_the_primary_capsules_send(hidden: tuple[tuple[object, ...], ...]) -> None:
+    model = colour_model(hidden=hidden, routing="uniform", routing_options={})
+    pixels = torch.rand(3, 20, 28)
+    one = Explainer(model).explain("toy.png", Image.new("RGB", (56, 40)), pixels)
+    assert all(view.heat.shape == (20, 28) and view.heat.isfinite().all() and view.heat.any() for view in one.answers)
+    with torch.no_grad():
+        output = model(pixels[None], trace=True)
+        couplings, activations = couplings_to_classes(model, pixels[None], output)
+        primary = capsules_of(model.primary(model.backbone(pixels[None])))
+    assert couplings.shape == (math.prod(model.grid), 3)
+    torch.testing.assert_close(activations, primary.activations[0])
+    if len(hidden) == 1:
+        # Uniform couplings share everything out equally, whatever the number of layers.
+        torch.testing.assert_close(couplings, torch.full_like(couplings, 1 / 3))
+    assert "couplings of the layers between" in Tags(explanation_page([one], ("a", "b", "c"), "x", [])).words
+
+
+def test_a_backbone_of_ones_own_can_be_explained() -> None:
+    backbone = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, stride=4), torch.nn.ReLU())
+    one = Explainer(colour_model(backbone=backbone)).explain("x.png", Image.new("L", (9, 9)), torch.rand(3, 20, 28))
+    assert one.answers[0].heat.any()
+
+
+@pytest.mark.parametrize("count", [2, 5, 10, 100])
+def test_bars_of_any_number_of_classes_share_one_list_width(count: int) -> None:
+    names = tuple(f"{'a rather long name of a class, number ' if n % 2 else ''}{n}" for n in range(count))
+    explainer = Explainer(colour_model(classes=count, decoder=None))
+    one = explainer.explain("x", Image.new("L", (9, 9)), torch.rand(3, 20, 28))
+    page = Tags(explanation_page([one], names, "capsnet", []))
+    widths = [attributes["style"] for tag, attributes in page.tags if tag == "dl"]
+    assert widths == ["--name: 22ch"] * (1 if count <= 12 else 2)
 
 
 def index(count: int = 6) -> PoseIndex:
@@ -202,5 +238,5 @@ def test_without_the_data_the_rest_is_explained(
     assert "torchcaps data fetch mnist" in out
     words = Tags(Path("page.html").read_text()).words
     assert "torchcaps data fetch mnist" in words
-    assert "look alike to it" not in words
+    assert "Training images nearest to" not in words
     assert not (tmp_path / "empty").exists()

@@ -265,12 +265,12 @@ def test_files_of_another_data_set_are_named(tmp_path):
 def test_cifar_is_the_same_from_both_archives(tmp_path):
     from PIL import Image
 
-    images = np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), np.uint8)
-    labels = np.arange(10, dtype=np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), np.uint8)
+    labels = np.arange(20, dtype=np.uint8)
     for number, batch in enumerate(cifar.BATCHES["train"]):
-        part = slice(2 * number, 2 * number + 2)
-        Image.fromarray(images[part].reshape(2, 1024, 3)).save(tmp_path / f"{batch}.png")
-        planes = images[part].transpose(0, 3, 1, 2).reshape(2, -1)
+        part = slice(4 * number, 4 * number + 4)
+        Image.fromarray(images[part].reshape(4, 1024, 3)).save(tmp_path / f"{batch}.png")
+        planes = images[part].transpose(0, 3, 1, 2).reshape(4, -1)
         (tmp_path / f"{batch}.bin").write_bytes(np.concatenate([labels[part, None], planes], 1).tobytes())
     (tmp_path / "train_lables.json").write_text(json.dumps(labels.tolist()))
     assert b"".join(cifar.sprite_images(tmp_path, "train")) == images.tobytes()
@@ -281,7 +281,7 @@ def test_cifar_is_the_same_from_both_archives(tmp_path):
     labels.tofile(tmp_path / "l")
     read, classes = cifar.read(tmp_path / "i", tmp_path / "l")
     np.testing.assert_array_equal(read, images.transpose(0, 3, 1, 2), strict=True)
-    np.testing.assert_array_equal(classes, np.arange(10), strict=True)
+    np.testing.assert_array_equal(classes, np.arange(20), strict=True)
 
 
 def pack_pickle(folder: Path, content: object) -> str:

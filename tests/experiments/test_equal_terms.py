@@ -103,7 +103,7 @@ def test_the_guide_draws_its_advice_from_the_numbers() -> None:
     text = "\n".join(guide.advice(rows))
     multimnist = next(line for line in text.splitlines() if line.startswith("**MultiMNIST"))
     assert "`dynamic` scored best, 96.00 ± 1.00 %" in multimnist
-    assert "not told apart from it by these seeds: `em`." in multimnist
+    assert "not separated from it by these seeds: `em`." in multimnist
     assert "spread of the difference: `dynamic` and `em`; worse: `heinsen`." in multimnist
     assert "for `heinsen`, the most; less than 1 % for none of them." in text
     assert "20 ms with `uniform` and 100 ms, 5.0 times as long, with `random`" in text
@@ -112,7 +112,7 @@ def test_the_guide_draws_its_advice_from_the_numbers() -> None:
 
 def test_one_seed_decides_nothing() -> None:
     text = guide.advice(made_up({"uniform": [0.5], "dynamic": [0.9]}))[0]
-    assert "not told apart from it by these seeds: `uniform`" in text
+    assert "not separated from it by these seeds: `uniform`" in text
     assert "spread of the difference: none of them" in text
 
 

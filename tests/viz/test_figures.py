@@ -117,7 +117,7 @@ def test_style_leaves_no_trace() -> None:
 
 
 def test_no_global_figures_are_made() -> None:
-    code = "import sys, torchcaps.figures, torchcaps.report; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, torchcaps.viz.figures, torchcaps.viz.report; sys.exit('matplotlib.pyplot' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -64,14 +64,14 @@ def test_a_run_of_single_digits_gets_its_own(digits: Path) -> None:
 def test_single_digits_are_taken_apart_class_by_class(digits: Path) -> None:
     text = (digits / "report.html").read_text()
     words = Tags(text).words
-    table = text[text.index("Class by class") :].split("</table>")[0]
+    table = text[text.index("Precision and recall of each class") :].split("</table>")[0]
     rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr><td>.*?</tr>", table)]
     assert sorted(row[0] for row in rows) == list("0123456789")
     assert sum(int(row[4]) for row in rows) == 1000
     f1 = [float(row[3].rstrip("%")) for row in rows]
     assert f1 == sorted(f1)
     assert "expected calibration error" in words
-    assert "Lengths are no probabilities" in words
+    assert "Lengths are not probabilities" in words
 
 
 def test_without_a_decoder_only_what_applies(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_without_a_decoder_only_what_applies(tmp_path: Path) -> None:
         parts = list(sections(read_run(run)))
         chosen = [part for part in parts if isinstance(part, Section)]
         assert {section.name for section in chosen} == expected
-        assert [part.title for part in parts if isinstance(part, Table)] == ["Class by class"]
+        assert [part.title for part in parts if isinstance(part, Table)] == ["Precision and recall of each class"]
         assert ("class capsule" in chosen[0].about) == (run == capsules)
 
 

@@ -11,7 +11,7 @@ from torchcaps.models.matrix import MatrixCaps
 
 
 class VoteDistances(NamedTuple):
-    """Of every vote from the mean of the class capsule it is for, after each iteration, and how much it belongs to it.
+    """The distance of every vote from the mean of its class capsule after each iteration, and its assignment to it.
 
     `assignments` are those that the iteration's E-step gives, so they belong to the same iteration as the mean.
     """

@@ -1,9 +1,10 @@
-"""Where in an image the answer comes from: what primary capsules sent to a class, laid over what they see."""
+"""Which parts of an image were routed to a class: what primary capsules sent to it, over the pixels they see."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
+from torchcaps.core.types import ModelOutput, capsules_of
 from torchcaps.models.capsnet import CapsNet
 
 SAMPLES = 2
@@ -48,6 +49,29 @@ def _gaussian(shares: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
     mean = shares @ at
     variance = (shares * (at - mean.unsqueeze(1)).square()).sum(1).clamp(min=0.25)
     return (-(at - mean.unsqueeze(1)).square() / (2 * variance.unsqueeze(1))).softmax(1)
+
+
+@torch.no_grad()
+def couplings_to_classes(
+    model: CapsNet, images: Float[Tensor, "1 c h w"], output: ModelOutput, corner: Int64[Tensor, "1 2"] | None = None
+) -> tuple[Float[Tensor, "i j"], Float[Tensor, "i"]]:
+    """How each primary capsule of one image is coupled to each class in the last iteration, and its activation.
+
+    `output` is the traced answer. Through hidden layers, the couplings of all layers are multiplied: what a capsule
+    sends to a parent is shared out again by that parent.
+    """
+    assert output.trace is not None
+    assert output.children is not None
+    couplings, children = output.trace.couplings[-1, 0], output.children
+    if len(model.hidden):
+        seen = images if model.window is None else model.window(images, corner)
+        children = layer_input = capsules_of(model.primary(model.backbone(seen)))
+        steps = []
+        for layer in model.hidden:
+            layer_input = layer(layer_input, trace=True)
+            steps.append(layer_input.trace.couplings[-1, 0])
+        couplings = torch.linalg.multi_dot([*steps, couplings])
+    return couplings, children.activations[0]
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""How a network fares on a test set, as a whole and class by class."""
+"""The scores of a network on a test set, as a whole and for each class."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from torchcaps.training.scoring import score
 def evaluate(
     model: nn.Module, data: ScoredSet, batch_size: int | None = None, classes: tuple[str, ...] | None = None
 ) -> dict[str, Any]:
-    """The scores; with the names of the classes, also how each of them fares (`per_class`) and how far lengths are
-    from probabilities (`ece`)."""
+    """The scores; with the names of the classes, also the scores of each (`per_class`) and the calibration error of the
+    lengths (`ece`)."""
     seen: list[tuple[Tensor, Tensor]] | None = None if classes is None else []
     scores = score(model, data, batch_size, seen)
     if classes is None or seen is None:

@@ -1,4 +1,4 @@
-"""Why a capsule network gave an answer to one image: what it saw, where, how it varies, and what it resembles."""
+"""Why a capsule network gave an answer: reconstruction, routed parts, effect of each dimension, similar images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchcaps.analysis import probes
 from torchcaps.analysis.answers import NONE_OF_THESE, answer
-from torchcaps.analysis.attribution import heat, receptive_fields, sent
+from torchcaps.analysis.attribution import couplings_to_classes, heat, receptive_fields, sent
 from torchcaps.analysis.neighbours import Neighbour, PoseIndex
 from torchcaps.core.errors import UserError
 from torchcaps.models.capsnet import CapsNet
@@ -44,6 +44,8 @@ class Explanation:
     lengths: Float[Tensor, "j"]
     answers: Sequence[ClassView]
     runners_up: Sequence[ClassView]
+    hidden: bool = False
+    """Whether there are layers between the primary capsules and the classes."""
 
     @property
     def found(self) -> list[int]:
@@ -52,16 +54,12 @@ class Explanation:
 
 
 class Explainer:
-    """A model that is asked about one image after the other."""
+    """Explains the answers of one model to any number of images."""
 
     def __init__(self, model: nn.Module, index: PoseIndex | None = None) -> None:
         if not isinstance(model, CapsNet):
-            what = (
-                "CNN has no capsules"
-                if "CNN" in type(model).__name__
-                else f"{type(model).__name__} has no capsule grid"
-            )
-            raise UserError(f"a {what} whose routing could be shown; 'explain' takes a capsnet, 'predict' any model")
+            kind = type(model).__name__
+            raise UserError(f"'explain' shows the routing of a CapsNet, which {kind} is not; 'predict' takes any model")
         self.model, self.index = model.eval(), index
         self.device = next(model.parameters()).device
         self.fields = receptive_fields(self.model)
@@ -72,7 +70,7 @@ class Explainer:
         model, images = self.model, pixels[None].to(self.device)
         corner, output = model.corner(images), model(images, trace=True)
         lengths, capsules = output.lengths[0].cpu(), output.capsules[0].cpu()
-        amounts = sent(output.trace.couplings[-1, 0], output.children.activations[0], model.grid)
+        amounts = sent(*couplings_to_classes(model, images, output, corner), model.grid)
         heats = model.put_back(heat(amounts, self.fields)[None, :, None], corner)[0, :, 0].cpu()
         count = model.config.objects
         labels = lengths.topk(min(count + RUNNERS_UP, len(lengths))).indices.tolist()
@@ -91,7 +89,7 @@ class Explainer:
             )
             for n, label in enumerate(labels)
         ]
-        return Explanation(name, original, pixels, lengths, views[:count], views[count:])
+        return Explanation(name, original, pixels, lengths, views[:count], views[count:], len(model.hidden) > 0)
 
 
 def to_json(explanation: Explanation, classes: Sequence[str]) -> dict[str, Any]:

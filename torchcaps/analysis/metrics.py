@@ -1,4 +1,4 @@
-"""What a score hides: how each class fares, and whether a length means what it says.
+"""Scores of each class, and the calibration of the lengths.
 
 Everything is computed from the lengths `[n j]` of all images and their labels `[n k]`. The answer to an image with `k`
 labels is its `k` longest capsules; each of them counts as one answer.

@@ -1,7 +1,7 @@
-"""Training images that a class capsule sees alike: nearest neighbours in pose space.
+"""Training images whose class capsule has a similar pose: nearest neighbours in pose space.
 
-A sample of the training set is looked at once; its capsules' poses and its pictures are kept, beside the run or in the
-cache folder, together with the hash of the weights they belong to.
+The network answers a sample of the training set once; poses and pictures are kept in the run folder or the cache,
+together with the hash of the weights they belong to.
 """
 
 from contextlib import suppress

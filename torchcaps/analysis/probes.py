@@ -1,7 +1,6 @@
-"""What a trained network does with the images of a set: the numbers and the pictures behind every figure.
+"""Answers and reconstructions of a trained network on a data set: the data of every figure.
 
-Images come in the fixed order of the set, "the first" of a kind are the first in that order: nothing is picked by how
-well it looks.
+"The first" images of a kind are the first in the fixed order of the set: none is chosen for its looks.
 """
 
 from collections.abc import Sequence
@@ -102,7 +101,7 @@ def perturb(
     corner = model.corner(image.expand(len(flat), -1, -1, -1))
     pictures = model.reconstruct(flat, output.lengths.expand(len(flat), j), labels, corner)
     if pictures is None:
-        raise UserError("this network has no decoder to show what its capsules' dimensions mean")
+        raise UserError("this network has no decoder, which is needed to show the effect of its capsules' dimensions")
     return pictures[:, 0].unflatten(0, (d, len(tweaks)))
 
 

@@ -93,7 +93,7 @@ def explain(args: Namespace) -> None:
     try:
         explainer.index = _pose_index(args.run, model, data)
     except UserError as error:
-        notes.append(f"Training images that look alike are not shown: {error}.")
+        notes.append(f"Similar training images are not shown: {error}.")
     found = [explainer.explain(*image) for image in images]
     rows = [to_json(one, data.classes) for one in found]
     pages = [Path(args.out)] if args.out else page_names(args.images)

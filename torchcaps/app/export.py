@@ -1,8 +1,8 @@
 """A trained model as one file that runs without torchcaps: ONNX, or a `torch.export` program.
 
-With it travels what a caller has to know: how to prepare an image, what the classes are called, when an answer counts.
+The file also holds what a caller has to know: how to prepare an image, the names of the classes, when an answer counts.
 In an ONNX file this is the entry "torchcaps" of its metadata, in a program the extra file "torchcaps.json". Nothing is
-written before the file's answers have been compared with the model's.
+written until the answers of the file have been compared with those of the model.
 """
 
 import io
@@ -61,7 +61,7 @@ class Record:
 
 
 class Answering(nn.Module):
-    """A model as a function from images to what it has, by name. The kernels step aside while it is traced."""
+    """A model as a function from images to named outputs. While it is traced, plain code runs instead of kernels."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Answering(nn.Module):
 
 
 def export(model: nn.Module, record: Record, kind: Format, out: Path) -> dict[str, Any]:
-    """Write the file, and say what is in it and how far its lengths are from the model's.
+    """Write the file, and return what is in it and the error of its lengths against the model's.
 
     The error is relative to the longest capsule of its image.
     """
@@ -98,7 +98,7 @@ def export(model: nn.Module, record: Record, kind: Format, out: Path) -> dict[st
 
 
 def _example(image: tuple[int, int, int], batch: int) -> Float[Tensor, "b c h w"]:
-    """Noise, pushed out of each image by up to a third in each direction."""
+    """Images of noise, shifted by up to a third of their size in each direction."""
     generator = torch.Generator().manual_seed(batch)
     noise = torch.rand(batch, *image, generator=generator)
     thirds = torch.tensor(image[1:]) // 3
@@ -139,7 +139,7 @@ def _program(answering: Answering, record: Record) -> tuple[bytes, dict[str, lis
 
 
 def _runner(kind: Format, content: bytes) -> Runner:
-    """The file as others will run it."""
+    """A function that runs the exported file."""
     if kind == "torch":
         return torch.export.load(io.BytesIO(content)).module()
     import onnxruntime
@@ -161,7 +161,7 @@ def _error(answering: Answering, run: Runner, images: Float[Tensor, "b c h w"]) 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter tells its own developers a lot: deprecations inside torch, optional packages that are not here."""
+    """Hides messages of the exporter for its own developers: deprecations inside torch, optional packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Section 5.2: networks that saw digits moved about, but never turned, slanted or resized, are asked about those.
+"""Section 5.2: networks trained on translated digits are tested on affinely transformed ones.
 
 Both are trained to the same accuracy on validation digits, so that neither has learned its own task better.
 """

@@ -76,7 +76,7 @@ class Trial:
         return defaults_for(self.model, data=self.data, seed=self.seed, **self.training)
 
     def resolved(self) -> dict[str, Any]:
-        """With all that a name stands for: a network or a training that has changed since is another trial."""
+        """With every default filled in: a network or a training that has changed since counts as another trial."""
         network = asdict(configure(self.model, **self.overrides))
         return _plain({**asdict(self), "network": network, "config": asdict(self.config)})
 
@@ -147,7 +147,7 @@ class Study:
         print(f"{self.name}: {line}", file=sys.stderr, flush=True)
 
     def data(self, name: str, stand_in: str | None = None) -> str:
-        """The set if it can be had, else the stand-in, said in one line; `NotRun` where there is none."""
+        """The data set if it can be fetched, else its substitute, announced in one line; `NotRun` if there is none."""
         try:
             resolve(name).fetch()
         except UserError:
@@ -161,7 +161,7 @@ class Study:
         return self.work / "trials" / trial.name
 
     def train(self, trial: Trial, probe: Probe | None = None) -> dict[str, Any]:
-        """The result of a training: done now, gone on with, or read if it is finished. Kept as a row of the results.
+        """The result of a training, which is run, resumed, or read if it is finished. Kept as a row of the results.
 
         What `probe` returns of the network is in each row of `metrics`.
         """
@@ -268,7 +268,7 @@ def judged(
     unit: Literal["%", ""] = "%",
     limit: float | None = None,
 ) -> Verdict:
-    """A number against the paper's: it holds if the mean reaches the paper's value, or misses it by the spread at most.
+    """Our number against the paper's: it holds if the mean reaches the paper's or misses it by the spread at most.
 
     `at_most` is for errors, where less is better. Where the paper has no number, the claim may name a `limit` of its
     own; without either the number is only measured.
@@ -305,7 +305,7 @@ def _with_palette(png: bytes) -> bytes:
 
 
 def _is_same(before: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """A field that was not there before may have come since, if it is None."""
+    """Whether two configurations agree; a new field that is None does not count as a change."""
     for part in ("network", "config"):
         if any(before.get(part, {}).get(name) != value for name, value in wanted[part].items()):
             return False
@@ -313,7 +313,7 @@ def _is_same(before: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """As it will be read back from JSON: tuples become lists."""
+    """The value as JSON returns it: tuples become lists."""
     if isinstance(value, dict):
         return {str(name): _plain(part) for name, part in value.items()}
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value

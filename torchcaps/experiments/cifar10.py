@@ -1,4 +1,4 @@
-"""Section 7, CIFAR-10: an ensemble of capsule networks on 24x24 crops, with a none-of-the-above in the routing."""
+"""Section 7, CIFAR-10: an ensemble of capsule networks on 24x24 crops; the routing has a "none of the above" class."""
 
 import torch
 

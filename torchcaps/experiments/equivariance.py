@@ -1,4 +1,4 @@
-"""Equivariance: while a digit is turned, resized or moved, its capsule should stay as long and its vector should move.
+"""Equivariance: while a digit is turned, resized or moved, its capsule should keep its length and change its direction.
 
 How linear that move is: the share of the variance of the vector along its path that a straight line in the parameter
 explains (R², averaged over digits). How well the parameter can be read off: R² on other digits of a linear readout

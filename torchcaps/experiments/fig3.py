@@ -1,4 +1,4 @@
-"""Figure 3: what the digit capsules keep of an image, and what a mistaken one sees in it."""
+"""Figure 3: reconstructions of test images, right and wrong ones, from their digit capsules."""
 
 import torch
 

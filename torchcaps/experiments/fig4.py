@@ -1,4 +1,4 @@
-"""Figure 4: one dimension of a digit capsule at a time is moved, and the decoder shows what it stands for."""
+"""Figure 4: one dimension of a digit capsule is changed at a time, and the decoder shows its effect."""
 
 import torch
 from jaxtyping import Float

@@ -48,7 +48,7 @@ def run(study: Study) -> list[Verdict]:
 
 
 def _absent(model: nn.Module, test: data.ScoredSet, answers: probes.Answers, count: int = 500) -> dict[str, float]:
-    """Whether a capsule without support claims less ink of the image than the shown digit it is put in place of."""
+    """Whether the capsule of a digit that is not in the image redraws less of its ink than that of a digit that is."""
     numbers = answers.right[:count].tolist()
     batch = probes.pick(test, numbers)
     tempting = torch.tensor([[probes.tempting(answers, n)] for n in numbers])

@@ -33,7 +33,7 @@ def plan(study: Study) -> list[Trial]:
 
 
 def _called_faces(study: Study, trial: Trial) -> dict[str, float]:
-    """The share of swapped faces that are taken for faces, and how sure of it the network is on average."""
+    """The share of swapped faces that are classified as faces, and the mean length of the answer."""
     pictures = faces.swapped(ASKED)
     asked = ImageSet("swapped", pictures, torch.zeros(len(pictures), dtype=torch.int64), faces.CLASSES)
     answers = probes.answer(study.model(trial), asked)
@@ -73,7 +73,7 @@ def run(study: Study) -> list[Verdict]:
 
 
 def _sheet(study: Study) -> None:
-    """What the networks learn from, and what they are asked."""
+    """Training images and test images."""
     pixels, labels = faces.arrays("test")
     pictures, kinds = torch.from_numpy(pixels) / 255, torch.from_numpy(labels)
     rows = {

@@ -13,7 +13,7 @@ Table = dict[str, dict[str, Any]]
 
 
 def load(results: Path) -> dict[str, Any] | None:
-    """The row that sums the experiment up: of the long preset where it was run, else of the quick one."""
+    """The summary row of the experiment: of the long preset if it was run, else of the quick one."""
     for preset in ("paper", "quick"):
         path = results / "routings" / preset / "rows.json"
         if path.exists():
@@ -61,7 +61,7 @@ def named(names: list[str], otherwise: str = "none of them") -> str:
 
 
 def advice(rows: Table) -> list[str]:
-    """What the table says, a sentence or two for each question; every number and name in it is the table's."""
+    """What the table says, one or two sentences for each question, with numbers and names taken from the table."""
     lines = []
     for asked, title in ASKED.items():
         ranked = sorted(rows, key=lambda name: -rows[name][asked]["accuracy"]["mean"])
@@ -71,7 +71,7 @@ def advice(rows: Table) -> list[str]:
         ahead = [name for name in ranked if name in against and against[name][0] > against[name][1]]
         behind = [name for name in ranked if name in against and -against[name][0] > against[name][1]]
         lines.append(
-            f"**{title}.** `{best}` scored best, {score(rows[best], asked)}; not told apart from it by these seeds: "
+            f"**{title}.** `{best}` scored best, {score(rows[best], asked)}; not separated from it by these seeds: "
             f"{named(level)}. Better than uniform couplings ({score(rows[CONTROL], asked)}) by more than the spread of "
             f"the difference: {named(ahead)}; worse: {named(behind)}."
         )
@@ -79,19 +79,19 @@ def advice(rows: Table) -> list[str]:
     first, last = (rows[name]["cost"]["step_ms"] for name in (cheap[0], cheap[-1]))
     lines.append(
         f"**Cost.** A step takes {first:.0f} ms with `{cheap[0]}` and {last:.0f} ms, {last / first:.1f} times as long, "
-        f"with `{cheap[-1]}`; the seconds of training are the same for all, so a dear routing has seen fewer images."
+        f"with `{cheap[-1]}`; the seconds of training are the same for all, so an expensive routing sees fewer images."
     )
     routings = [name for name in rows if name not in CONTROLS]
     moved = sorted(routings, key=lambda name: -rows[name]["multimnist"]["changed"]["mean"])
     idle = [name for name in routings if rows[name]["multimnist"]["changed"]["mean"] < 0.01]
     lines.append(
-        f"**Does the routing decide anything?** Evening out the couplings of the trained network changes "
+        f"**Effect of the couplings.** Making all couplings of the trained network equal changes "
         f"{share(rows[moved[0]], 'changed')} of the answers on MultiMNIST for `{moved[0]}`, the most; less than 1 % "
         f"for {named(idle)}."
     )
     sharp = sorted(routings, key=lambda name: rows[name]["multimnist"]["entropy"]["mean"])
     lines.append(
-        f"**Is there a parse tree?** The couplings are closest to one parent for each child with `{sharp[0]}` (entropy "
+        f"**Parse tree.** The couplings are closest to one parent for each child with `{sharp[0]}` (entropy "
         f"{rows[sharp[0]]['multimnist']['entropy']['mean']:.2f} of 1)."
     )
     return lines
@@ -112,6 +112,6 @@ def measured(result: dict[str, Any] | None) -> str:
 
 
 def render(text: str, result: dict[str, Any] | None) -> str:
-    """The page with its measured part brought up to date."""
+    """The page with its measured part written anew."""
     block = measured(result)
     return re.sub(r"(<!-- measured -->\n).*?(<!-- /measured -->)", lambda m: f"{m[1]}{block}\n{m[2]}", text, flags=re.S)

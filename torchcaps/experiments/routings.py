@@ -1,12 +1,12 @@
-"""Every routing on equal terms: the same backbone, the same seconds of training, the same seeds.
+"""All routings compared under equal conditions: the same backbone, the same seconds of training, the same seeds.
 
 Two networks are trained for each routing and seed: one on digits that are moved about on a 40x40 canvas, scored on
-MNIST's test digits in the middle of it and on affinely transformed ones; one on overlapping digits. Beside the scores
-stands what a routing costs, and what it does:
+MNIST's test digits in the middle of it and on affinely transformed ones; one on overlapping digits. Besides the scores,
+these are measured: the cost of a routing, and
 
-entropy      of a child's couplings over its parents, as a share of the greatest there can be (1: it chooses nobody),
+entropy      of a child's couplings over its parents, as a share of the largest possible (1: all couplings are equal),
              averaged over the children in proportion to their activation
-changed      share of the answers that are others when every coupling of the trained network is made 1 / parents
+changed      share of the answers that change when every coupling of the trained network is made 1 / parents
 dead         capsules whose activation exceeds `DEAD` for no test image
 """
 
@@ -49,7 +49,7 @@ CONTROL = "uniform"
 
 
 def _sets(study: Study) -> dict[str, str]:
-    """What is learned from, and what is asked: digits alone, digits transformed, digits on top of each other."""
+    """The sets for training and testing: single digits, transformed digits, overlapping digits."""
     real = {"translated": "translated-mnist", "mnist": "mnist", "affnist": "affnist-style", "multimnist": "multimnist"}
     mini = {name: f"{name}-mini" for name in ("mnist", "multimnist")}
     small = {**mini, "translated": "affnist-style-mini", "affnist": "affnist-style-mini"}
@@ -97,30 +97,30 @@ def centred(name: str) -> ImageSet:
 
 
 def evenly(logits: Float[Tensor, "b i j"]) -> Float[Tensor, "b i j"]:
-    """A competition that leaves 1 / parents of each child to every parent, whatever the logits are."""
+    """A competition that couples each child equally to all parents, whatever the logits are."""
     return logits + math.log(logits.shape[-1])
 
 
 @torch.no_grad()
 def inspect(model: CapsNet, asked: ScoredSet) -> dict[str, float]:
-    """Scores with the routing and without it, and what it does to the children of every test image."""
+    """Scores with the routing and with equal couplings, and the couplings' entropy on every test image."""
     layer = model.classes
     children_most, classes_most = torch.zeros(layer.weight.shape[0]), torch.zeros(layer.weight.shape[1])
     sums = {"accuracy": 0.0, "accuracy_evenly": 0.0, "changed": 0.0, "entropy": 0.0}
     for batch in asked.batches(250):
-        children = model.features(batch.images)
-        predictions = votes(children.poses, layer.weight)
-        output = layer.routing(predictions, children, trace=True)
-        even = layer.routing(predictions, children, competition=evenly)
+        output = model(batch.images, trace=True)
+        children = output.children
         assert output.trace is not None
+        assert children is not None
+        even = layer.routing(votes(children.poses, layer.weight), children, competition=evenly)
         k = batch.labels.shape[1]
-        answers = [lengths.topk(k).indices.sort().values for lengths in (output.activations, even.activations)]
-        sums["accuracy"] += float(exact_match(output.activations, batch.labels).sum())
+        answers = [lengths.topk(k).indices.sort().values for lengths in (output.lengths, even.activations)]
+        sums["accuracy"] += float(exact_match(output.lengths, batch.labels).sum())
         sums["accuracy_evenly"] += float(exact_match(even.activations, batch.labels).sum())
         sums["changed"] += float((answers[0] != answers[1]).any(1).sum())
         sums["entropy"] += float(_entropy(output.trace.couplings[-1], children.activations).sum())
         children_most = torch.maximum(children_most, children.activations.amax(0))
-        classes_most = torch.maximum(classes_most, output.activations.amax(0))
+        classes_most = torch.maximum(classes_most, output.lengths.amax(0))
     means = {name: total / len(asked) for name, total in sums.items()}
     dead = {"dead_primary": children_most, "dead_classes": classes_most}
     return means | {name: (most <= DEAD).float().mean().item() for name, most in dead.items()}
@@ -132,7 +132,7 @@ def _entropy(couplings: Float[Tensor, "b i j"], activations: Float[Tensor, "b i"
 
 
 def cost(routing: str, batch_size: int) -> dict[str, float]:
-    """Of a training step for overlapping digits, as it is shipped; and of votes and routing alone, without kernels."""
+    """Time and memory of a training step on overlapping digits, and the time of votes and routing without kernels."""
     torch.manual_seed(0)
     model = create_model("capsnet-multimnist-small", routing=routing).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     assert isinstance(model, CapsNet)
@@ -168,7 +168,7 @@ def _milliseconds(work: Callable[[], None]) -> float:
 
 
 def _measure(study: Study, which: tuple[int, str]) -> dict[str, dict[str, float]]:
-    """By the set that was asked; of a seed and a routing."""
+    """The measurements of one seed and one routing, by test set."""
     seed, routing = which
     sets, trials = _sets(study), _trials(study, routing, seed)
     pairs = study.pick(quick=TEST_PAIRS, paper=TEST_PAIRS, smoke=100)
@@ -196,7 +196,7 @@ Table = dict[str, dict[str, Any]]
 
 
 def tabulate(measured: dict[str, list[dict[str, dict[str, float]]]], costs: dict[str, dict[str, float]]) -> Table:
-    """For each routing its costs, and of each set every measure's mean, spread and values by seed."""
+    """For each routing its costs, and for each test set the mean, spread and values by seed of every measure."""
     table: Table = {}
     for routing, seeds in measured.items():
         row: dict[str, Any] = {"cost": costs[routing]}
@@ -213,7 +213,7 @@ def tabulate(measured: dict[str, list[dict[str, dict[str, float]]]], costs: dict
 def run(study: Study) -> list[Verdict]:
     seeds, sets, names, seconds = study.seeds_or(SEEDS), _sets(study), _routings(study), SECONDS.get(study.preset)
     batch = study.pick(quick=128, paper=128, smoke=8)
-    # Seed by seed, so that what is there when it is stopped compares all routings.
+    # Seed by seed, so that a run that is stopped early still compares all routings.
     which = [(seed, name) for seed in seeds for name in names]
     study.at_once(partial(_measure, study), which)
     found = {pair: _measure(study, pair) for pair in which}

@@ -69,7 +69,7 @@ def run(study: Study) -> list[Verdict]:
 
 
 def _votes(model: MatrixCaps, data: str) -> Figure:
-    """The first test image that was right and the first that was wrong, as far as there are such."""
+    """The first test image that was right and the first that was wrong, if there are any."""
     whole = named.load_test_set(data)
     assert isinstance(whole, ImageSet)
     test = whole.take(torch.arange(min(LOOKED_AT, len(whole))))

@@ -1,4 +1,4 @@
-"""Table 1: what routing and reconstruction are worth, on single and on overlapping digits."""
+"""Table 1: the effect of routing and of reconstruction, on single and on overlapping digits."""
 
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ def run(study: Study) -> list[Verdict]:
 
 
 def _comparisons(errors: dict[Cell, list[float]]) -> list[Verdict]:
-    """What the table is for: the differences between its lines."""
+    """The differences between the lines of the table."""
     mnist_cnn, _, mnist_1, mnist_plain, mnist_3, multi_cnn, multi_1, multi_3 = CELLS
     claims = (
         ("MNIST: CapsNet errs less than the CNN, by", mnist_cnn, mnist_3),

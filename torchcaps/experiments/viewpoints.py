@@ -53,7 +53,7 @@ def _trial(study: Study, kind: str, data: str, by: str, seed: int) -> Trial:
 
 
 def _part(data: str, by: str, suffix: str = "") -> str:
-    """The smoke test knows no viewpoints."""
+    """The data of the smoke test has no viewpoints."""
     return data if data == "mnist-mini" else f"{data}:{by}{suffix}"
 
 
@@ -110,7 +110,7 @@ def run(study: Study) -> list[Verdict]:
 
 
 def _measure(study: Study, data: str, by: str) -> tuple[dict[str, list[float]], dict[str, list[float]], int]:
-    """Errors at familiar and at novel viewpoints, a value for each seed; and how many CNNs missed the mark."""
+    """Errors at familiar and at novel viewpoints, by seed; and how many CNNs did not reach the target accuracy."""
     novel_views = resolve(_part(data, by, "-novel"))
     asked = novel_views.images("test")
     count = study.pick(quick=3000, paper=len(asked), smoke=100)

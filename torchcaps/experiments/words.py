@@ -1,4 +1,4 @@
-"""Numbers and verdicts as they are read, on the terminal and on the page of results."""
+"""Numbers and verdicts as text, for the terminal and for the page of results."""
 
 from typing import Any
 

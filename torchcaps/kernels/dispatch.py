@@ -58,16 +58,16 @@ def route(
     if kernel is not None:
         return kernel(routing, children, weight)
     output = blocks.route(routing, children, weight, competition=competition, trace=trace, together=together)
-    _check(routing, output, (len(children.poses), *weight.shape[1:3]))
+    _check(routing, output, tuple(weight.shape[1:3]))
     return output
 
 
 def _check(routing: Routing, output: RoutingOutput, parents: tuple[int, ...]) -> None:
+    """Of the shapes all but the batch, which is a symbol while a model is exported."""
     if not isinstance(output, RoutingOutput):
         raise UserError(f"{type(routing).__name__} returned a {type(output).__name__}: a RoutingOutput is needed")
-    given = tuple(output.poses.shape), tuple(output.activations.shape)
-    if given != (parents, parents[:2]):
+    if tuple(output.poses.shape[1:]) != parents or tuple(output.activations.shape[1:]) != parents[:1]:
         raise UserError(
-            f"{type(routing).__name__} returned poses {list(given[0])} and activations {list(given[1])}: "
-            f"[batch, parents, pose] = {list(parents)} and {list(parents[:2])} are needed"
+            f"{type(routing).__name__} returned poses {list(output.poses.shape)} and activations "
+            f"{list(output.activations.shape)}: [batch, {parents[0]}, {parents[1]}] and [batch, {parents[0]}] are needed"
         )

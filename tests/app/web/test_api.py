@@ -189,8 +189,19 @@ def test_any_model_is_served(name, data, offers):
         assert client.post("/api/decode", json={"label": 0, "vectors": vectors}).status_code == offers["decode"]
 
 
+def test_hidden_layers_are_served_without_their_routing():
+    network = create_model("capsnet-mnist-small", channels=16, primary_types=2, decoder=(8,), hidden=((6, 8),)).eval()
+    body = {"image": encoded(torch.rand(1, 28, 28))}
+    with running(Engine(network, "mine", "mnist")) as address, httpx.Client(base_url=address, timeout=60) as client:
+        about = client.get("/api/model").json()
+        assert (about["hidden"], about["routing"], about["handwritten"]) == (1, None, True)
+        assert len(client.post("/api/look", json=body).json()["lengths"]) == 10
+        assert client.post("/api/routing", json=body).status_code == 404
+
+
 @pytest.mark.parametrize("name", ["capsnet-mnist", "capsnet-multimnist-small", "capsnet-mnist-small", "capsnet-svhn"])
 def test_capsules_sit_in_the_middle_of_what_they_see(name):
+    torch.manual_seed(0)
     network = create_model(name).eval()
     _, rows, columns = network.grid
     place = placement(network, rows)

@@ -149,7 +149,7 @@ def test_step_the_routing(page):
 
 def test_upload(page):
     page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"this is not a picture"})
-    expect(page.get_by_role("alert")).to_contain_text("cannot be read as a picture")
+    expect(page.get_by_role("alert")).to_contain_text("The picture is not an image that can be read")
     page.troubles.clear()  # Chromium logs the 422 that was asked for
     page.get_by_role("button", name="Shuffle").click()
     expect(page.get_by_role("alert")).to_be_hidden()

@@ -14,7 +14,7 @@ from conftest import running
 from PIL import Image
 
 from torchcaps.app.web.engine import Engine
-from torchcaps.app.web.limits import Limits, RateLimit, hostname
+from torchcaps.app.web.limits import Limits, RateLimit
 from torchcaps.app.web.server import listen, serve
 from torchcaps.core.errors import UserError
 
@@ -90,7 +90,7 @@ def test_bad_pictures_are_refused(client, content, status):
 
 def test_formats_that_run_other_programs_are_not_opened(client):
     file = io.BytesIO()
-    Image.new("RGB", (30, 30)).save(file, "TIFF")
+    Image.new("RGB", (30, 30)).save(file, "EPS")
     assert client.post("/api/picture", content=file.getvalue()).status_code == 422
 
 
@@ -107,12 +107,16 @@ def test_wrong_method(client):
     assert client.get("/api/look").status_code == 405
 
 
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:80", "localhost@evil.example", "a:b", ""])
+@pytest.mark.parametrize("path", ["/", "/api/model"])
+def test_other_names_are_refused(client, host, path):
+    answer = client.get(path, headers={"host": host})
+    assert (answer.status_code, answer.text) == (400, "Invalid host header")
+
+
 @pytest.mark.parametrize(
     "headers",
     [
-        {"host": "evil.example"},
-        {"host": "127.0.0.1.evil.example:80"},
-        {"host": ""},
         {"origin": "http://evil.example"},
         {"origin": "null"},
         {"origin": "http://127.0.0.1:1"},
@@ -120,21 +124,14 @@ def test_wrong_method(client):
     ],
 )
 @pytest.mark.parametrize("path", ["/", "/api/model"])
-def test_other_names_and_origins_are_refused(client, headers, path):
+def test_other_origins_are_refused(client, headers, path):
     assert client.get(path, headers=headers).status_code == 403
 
 
 def test_own_names_and_origins_are_answered(client, address):
     port = address.rpartition(":")[2]
-    for host in (f"127.0.0.1:{port}", f"localhost:{port}", "localhost"):
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}", "localhost", "LOCALHOST", f"[::1]:{port}"):
         assert client.get("/api/model", headers={"host": host, "origin": f"http://{host}"}).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("host", "name"), [("a:1", "a"), ("A", "a"), ("[::1]:8", "[::1]"), ("[::1]", "[::1]"), ("a:b", "a:b")]
-)
-def test_hostname(host, name):
-    assert hostname(host) == name
 
 
 @pytest.mark.parametrize("path", ["/", "/js/main.js", "/api/model", "/nothing"])

@@ -55,7 +55,7 @@ class Api:
             ("POST", "decode", self.decode, self.engine.decoder is not None),
             ("POST", "routing", self.routing, self.engine.traces),
         ]
-        return [Route(f"/api/{name}", handler, methods=[method]) for method, name, handler, offered in table if offered]
+        return [Route(f"/{name}", handler, methods=[method]) for method, name, handler, offered in table if offered]
 
     async def get_model(self, request: Request) -> Response:
         return JSONResponse(self.about)

@@ -1,4 +1,4 @@
-"""Requests that pile up while the model is busy are answered together, in one forward pass."""
+"""Requests that arrive while the model is busy are answered together, in one forward pass."""
 
 import asyncio
 from collections.abc import Callable

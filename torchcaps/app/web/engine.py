@@ -1,6 +1,6 @@
-"""What the page asks of a model: look at images, redraw capsules, trace a routing. Always many at a time.
+"""What the page asks of a model, in batches: classify images, redraw capsules, trace a routing.
 
-Nothing here changes the model, so that one model serves everybody.
+Nothing here changes the model, so that one model serves all clients.
 """
 
 import base64
@@ -49,7 +49,7 @@ def encode(picture: Float[Tensor, "c h w"]) -> str:
 
 
 def rounded(values: Tensor) -> Any:
-    """Nested lists of numbers with as many digits as a reader has use for."""
+    """Nested lists of rounded numbers, so that answers are short."""
     return _round(values.tolist())
 
 
@@ -58,7 +58,7 @@ def _round(value: Any) -> Any:
 
 
 class Engine:
-    """A model, and beside it the baseline whose weights fit the same images, if there is one."""
+    """A model, and the pretrained CNN for the same images to compare it with, if there is one."""
 
     def __init__(self, model: nn.Module, name: str, data: str | DataSet, accuracy: float | None = None) -> None:
         self.model, self.name, self.data, self.accuracy = model.eval(), name, resolve(data), accuracy
@@ -89,17 +89,24 @@ class Engine:
         return None
 
     @property
+    def hidden(self) -> int:
+        """How many routed layers there are between the primary capsules and the classes."""
+        return len(self.model.hidden) if isinstance(self.model, CapsNet) else 0
+
+    @property
     def traces(self) -> bool:
-        return isinstance(self.model, CapsNet)
+        """Whether it can be shown what each place in the image votes for: capsules of a hidden layer have no place."""
+        return isinstance(self.model, CapsNet) and not self.hidden
 
     def about(self) -> dict[str, Any]:
         routing = None
-        if isinstance(self.model, CapsNet):
+        if isinstance(self.model, CapsNet) and self.traces:
             types, rows, columns = self.model.grid
             place: Placement = placement(self.model, rows)
+            used = self.model.classes.routing
             routing = {
-                "name": routing_name(self.model.config.routing),
-                "iterations": self.model.classes.routing.iterations,
+                "name": routing_name(used),
+                "iterations": used.iterations,
                 "grid": {"types": types, "rows": rows, "columns": columns, "start": place.start, "step": place.step},
             }
         return {
@@ -109,10 +116,12 @@ class Engine:
             "parameters": count_parameters(self.model),
             "image": list(self.image),
             "classes": self.labels,
+            "handwritten": self.data.handwritten,
             "objects": self.objects,
             "overlay": self.data.overlay,
             "dimensions": self.dim,
             "decoder": self.decoder is not None,
+            "hidden": self.hidden,
             "routing": routing,
             "baseline": self.baseline_name,
         }

@@ -1,4 +1,4 @@
-"""Who may ask, how often and how much. Everything that is refused is refused with a sentence that says why."""
+"""Which requests are answered: from which sites, how many, how large. Every refusal says why in one sentence."""
 
 import asyncio
 import time
@@ -56,14 +56,14 @@ class RateLimit:
 
 
 class Guard:
-    """The outermost layer: names, origins, rates, numbers, and the headers of every answer.
+    """Around the application: origins, request rate, requests at the same time, and the headers of every answer.
 
-    A page elsewhere on the web can make a browser send requests here, or make a name of its own point here (DNS
-    rebinding). The first shows in Origin, the second in Host.
+    A page elsewhere on the web can make a browser send requests here, which shows in Origin; or make a name of its own
+    point here (DNS rebinding), which shows in Host and is refused by starlette's `TrustedHostMiddleware`.
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str], limits: Limits) -> None:
-        self.app, self.hosts, self.limits = app, hosts, limits
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self.app, self.limits = app, limits
         self.rate = RateLimit(limits)
         self.in_flight = 0
 
@@ -90,11 +90,11 @@ class Guard:
             try:
                 await send(message)
             except h11.LocalProtocolError:
-                # What follows the head was not HTTP: uvicorn has answered 400 and closed the connection by itself.
+                # What follows the headers was not HTTP: uvicorn has answered 400 and closed the connection by itself.
                 is_gone = True
 
         try:
-            self._check_names(Headers(scope=scope))
+            _check_origin(Headers(scope=scope))
             if is_api:
                 self._check_numbers(scope)
         except Refused as refused:
@@ -108,16 +108,6 @@ class Guard:
         finally:
             self.in_flight -= is_api
 
-    def _check_names(self, headers: Headers) -> None:
-        host = headers.get("host", "")
-        if hostname(host) not in self.hosts:
-            raise Refused(403, "this server answers only to its own name; use the address that it printed")
-        origin = headers.get("origin")
-        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
-            raise Refused(403, "requests from other sites are not answered")
-        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
-            raise Refused(403, "requests from other sites are not answered")
-
     def _check_numbers(self, scope: Scope) -> None:
         client = (scope.get("client") or ("unknown", 0))[0]
         if not self.rate.allows(client, time.monotonic()):
@@ -126,10 +116,12 @@ class Guard:
             raise Refused(429, f"too many requests at the same time: at most {self.limits.in_flight}")
 
 
-def hostname(host: str) -> str:
-    """`127.0.0.1:8642` without its port; an IPv6 address keeps its brackets."""
-    name, colon, port = host.rpartition(":")
-    return (name if colon and port.isascii() and port.isdigit() else host).lower()
+def _check_origin(headers: Headers) -> None:
+    host, origin = headers.get("host", ""), headers.get("origin")
+    is_foreign = origin is not None and origin not in (f"http://{host}", f"https://{host}")
+    is_cross_site = headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
+    if is_foreign or is_cross_site:
+        raise Refused(403, "requests from other sites are not answered")
 
 
 async def read_body(request: Request, most: int, seconds: float) -> bytes:

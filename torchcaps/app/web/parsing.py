@@ -1,4 +1,4 @@
-"""JSON from anybody to tensors of the right shape, or a sentence about what is wrong."""
+"""Untrusted JSON to tensors of the right shape, or one sentence that says what is wrong."""
 
 import base64
 import binascii

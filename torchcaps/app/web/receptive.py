@@ -1,4 +1,4 @@
-"""Where in the image a primary capsule sits."""
+"""The position of each primary capsule in the image."""
 
 from typing import NamedTuple
 

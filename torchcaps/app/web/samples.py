@@ -1,4 +1,4 @@
-"""Pictures to compose from: real digits out of the package, or the run's own test images if they are here."""
+"""Sample pictures to compose from: digits of the package, or the test images of the run if they are on this machine."""
 
 import base64
 import math

@@ -1,18 +1,22 @@
-"""The server: the page, the interface, and the socket they are on."""
+"""The server: the static page, the JSON interface, and the socket on which both are answered."""
 
+import mimetypes
 import socket
 import sys
 import threading
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Router
+from starlette.staticfiles import StaticFiles
 from torch import nn
 
 from torchcaps.app.web.api import Api
@@ -23,34 +27,24 @@ from torchcaps.core.errors import UserError
 from torchcaps.data import DataSet
 
 STATIC = Path(__file__).parent / "static"
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+# Windows takes the types of files from its registry, which may say that a script is plain text.
+mimetypes.add_type("text/javascript", ".js")
 
 
-def create_app(engine: Engine, hosts: frozenset[str] = LOOPBACK, limits: Limits | None = None) -> Starlette:
+def create_app(engine: Engine, hosts: Sequence[str] = LOOPBACK, limits: Limits | None = None) -> Starlette:
     limits = limits or Limits()
-    app = Starlette(
-        routes=[*_page(), *Api(engine, limits).routes()],
-        middleware=[Middleware(Guard, hosts=hosts, limits=limits)],
+    return Starlette(
+        routes=[
+            Mount("/api", Router(Api(engine, limits).routes(), redirect_slashes=False)),
+            Mount("/", StaticFiles(directory=STATIC, html=True)),
+        ],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+            Middleware(Guard, limits=limits),
+        ],
         exception_handlers={Refused: _refused, HTTPException: _http_error, Exception: _failed},  # pyright: ignore[reportArgumentType]
     )
-    app.router.redirect_slashes = False
-    return app
-
-
-def _page() -> list[Route]:
-    """The files of the page, read once: what is asked for is looked up by its exact name, never on the disk."""
-    files = {path: path.relative_to(STATIC).as_posix() for path in sorted(STATIC.rglob("*")) if path.suffix in TYPES}
-    return [_file("/" if name == "index.html" else f"/{name}", path) for path, name in files.items()]
-
-
-def _file(address: str, path: Path) -> Route:
-    content, kind = path.read_bytes(), TYPES[path.suffix]
-
-    async def answer(request: Request) -> Response:
-        return Response(content, media_type=kind)
-
-    return Route(address, answer)
 
 
 async def _refused(request: Request, error: Refused) -> Response:
@@ -63,7 +57,7 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    # This answer alone is made outside of the guard, which gives all others their headers.
+    # Starlette sends this answer from outside of the Guard, which adds these headers to all others.
     headers = {**SECURITY_HEADERS, "cache-control": "no-store"}
     return JSONResponse({"error": "something went wrong in the server; its terminal says what"}, 500, headers)
 
@@ -100,10 +94,10 @@ def serve(
     open_browser: bool = True,
     host: str = "127.0.0.1",
 ) -> None:
-    """Serve the playground until Ctrl-C. On another `host` than this machine, only that exact name is answered to."""
+    """Serve the playground until Ctrl-C. Requests must name `host` or this machine as the server they are for."""
     if host in ("0.0.0.0", "::", ""):
-        raise UserError("name the one address that others will use, such as 192.168.1.5, not all of them")
-    app = create_app(Engine(model, name, data, accuracy), LOOPBACK | {host.lower()})
+        raise UserError("host must be the one address that others use, such as 192.168.1.5, not all addresses")
+    app = create_app(Engine(model, name, data, accuracy), (*LOOPBACK, host))
     with listen(host, port) as listening:
         address = f"http://{host}:{listening.getsockname()[1]}/"
         print(f"The playground is at {address} (Ctrl-C ends it)", file=sys.stderr, flush=True)

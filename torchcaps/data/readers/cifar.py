@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from torchcaps.data.readers.pictures import open_image
+
 SIDE, CHANNELS = 32, 3
 PIXELS = SIDE * SIDE * CHANNELS
 BATCHES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
@@ -23,11 +25,8 @@ def read(images: Path, labels: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def sprite_images(folder: Path, split: str) -> Iterator[bytes]:
     """PNGs of 1024 x 10000 RGB pixels: row i is image i in raster order, so the pixels are canonical as they stand."""
-    from PIL import Image
-
     for batch in BATCHES[split]:
-        with Image.open(folder / f"{batch}.png") as picture:
-            yield picture.convert("RGB").tobytes()
+        yield open_image(folder / f"{batch}.png").convert("RGB").tobytes()
 
 
 def sprite_labels(folder: Path, split: str) -> Iterator[bytes]:

@@ -1,5 +1,6 @@
 """Any picture file to the pixels a model takes."""
 
+import io
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,16 +21,18 @@ MOST_PIXELS = 2**26
 DIGIT_BOX, DIGIT_CANVAS = 20, 28
 
 
-def open_image(path: str | Path, at_least: int | None = None) -> Image.Image:
+def open_image(source: str | Path | bytes, at_least: int | None = None, most: int = MOST_PIXELS) -> Image.Image:
     """Decoded, upright, of eight bits, without an alpha channel; the first frame of an animation.
 
     Where `at_least` so many pixels a side are enough, a large JPEG is decoded at a half, quarter or eighth of its size.
+    The only place that opens pictures from anybody: their size is checked before they are decoded.
     """
+    name = "the picture" if isinstance(source, bytes) else source
     try:
-        with Image.open(path, formats=FORMATS) as file:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as file:
             if at_least is not None:
                 file.draft(None, (at_least, at_least))
-            _check_size(path, file.size)
+            _check_size(name, file.size, most)
             file.load()
             picture = _eight_bits(file)
             with suppress(Exception):  # damaged EXIF data: the picture is taken as it lies
@@ -37,26 +40,28 @@ def open_image(path: str | Path, at_least: int | None = None) -> Image.Image:
             if picture.has_transparency_data:
                 white = Image.new("RGBA", picture.size, "white")
                 picture = Image.alpha_composite(white, picture.convert("RGBA"))
-            # Of a picture in Lab, Pillow makes no greys.
+            # Pillow cannot convert Lab to grey.
             picture = picture.convert("RGB") if picture.mode == "LAB" else picture
     except UserError:
         raise
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
+        raise UserError(f"{name} does not exist") from None
     except UnidentifiedImageError:
-        raise UserError(f"{path} is not an image that can be read; PNG and JPEG can") from None
+        raise UserError(f"{name} is not an image that can be read; PNG and JPEG can") from None
     except Exception as error:
-        # Decoders raise whatever a broken file makes them trip over, so that no list of exceptions would be complete.
-        raise UserError(f"{path} cannot be read as an image: {' '.join(str(error).split())}") from None
+        # A damaged file can make a decoder raise anything, so no list of exceptions would be complete. Whoever sent
+        # the bytes of a picture over the network is not told what happened inside.
+        detail = "" if isinstance(source, bytes) else f": {' '.join(str(error).split())}"
+        raise UserError(f"{name} cannot be read as an image{detail}") from None
     return picture
 
 
-def _check_size(path: str | Path, size: tuple[int, int]) -> None:
+def _check_size(name: str | Path, size: tuple[int, int], most: int) -> None:
     width, height = size
     if min(size) < SMALLEST:
-        raise UserError(f"{path} has {width}x{height} pixels; at least {SMALLEST}x{SMALLEST} are needed")
-    if width * height > MOST_PIXELS:
-        raise UserError(f"{path} has {width}x{height} pixels; at most {MOST_PIXELS // 10**6} million are read")
+        raise UserError(f"{name} has {width}x{height} pixels; at least {SMALLEST}x{SMALLEST} are needed")
+    if width * height > most:
+        raise UserError(f"{name} has {width}x{height} pixels; at most {most // 10**6} million are read")
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:

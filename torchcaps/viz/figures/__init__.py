@@ -1,4 +1,4 @@
-"""One function a figure: plain data in, a matplotlib figure out; what the data means is the business of `probes.py`.
+"""One function for each figure: plain data in, a matplotlib figure out. `analysis/probes.py` computes the data.
 
 >>> with style("dark"):
 ...     png = to_png(training_curves([{"step": 50, "total": 0.2, "train_accuracy": 0.9}]))

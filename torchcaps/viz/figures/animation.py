@@ -1,4 +1,4 @@
-"""A picture being taken apart while the network learns to: an animated GIF."""
+"""An animated GIF of the reconstructions of one image during training."""
 
 import io
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from torchcaps.viz.figures.style import GREEN, RED, Pixels, overlaid, rgb, tinte
 
 GROUND, INK, MUTED, BAR = (13, 15, 17), (232, 234, 236), (140, 148, 156), (74, 127, 181)
 SIDE, GAP, EDGE, TOP, BOTTOM, TEXT = 144, 10, 14, 36, 44, 15
-# Bytes; of a network that draws noise, fewer colours must do.
+# Bytes; noisy reconstructions compress badly and get fewer colours.
 LARGEST, COLOURS = 600_000, (200, 64, 24, 8)
 MILLISECONDS, FIRST, LAST, RETURN = 100, 600, 2600, 6
 

@@ -4,18 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
-import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from torch import Tensor
 
-from torchcaps.viz.figures.style import BLUE, GREY, ORANGE, SMALL, SMALLER, WIDTH, rgb
+from torchcaps.viz.figures.style import BLUE, GREY, ORANGE, SMALL, SMALLER, WIDTH, rgb, shortened
 
 # The margin loss wants capsules of what is there beyond the one, all others below the other (Eq. 4).
 MARGINS = (0.1, 0.9)
 PRESENT, MISSED = BLUE, ORANGE
+# More classes than this cannot be named along an axis; characters of a name there.
+NAMED, NAME = 30, 22
 
 
 def training_curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
@@ -70,20 +71,30 @@ def capsule_lengths(
         picture.imshow(rgb(images[n]), interpolation="nearest")
         picture.set_axis_off()
         ax = figure.add_subplot(grid[row, 2 * column + 1])
-        _length_bars(ax, lengths[n].tolist(), labels[n].tolist(), margins)
-        last = row == rows - 1
-        ax.set_xticks(range(len(classes)), classes if columns == 2 or last else [""] * len(classes), size=SMALLER)
+        _length_bars(ax, lengths[n], labels[n], margins)
+        if len(classes) > NAMED:
+            names = [", ".join(shortened(classes[k], NAME) for k in part) for part in _found(lengths[n], labels[n])]
+            ax.set_title("label {}, answer {}".format(*names), size=SMALLER)
+            ax.set_xticks([])
+            continue
+        names = [shortened(name, NAME) if columns == 2 or row == rows - 1 else "" for name in classes]
+        ax.set_xticks(range(len(classes)), names, size=SMALLER)
         if columns == 1:
             ax.tick_params(axis="x", rotation=45)
     return figure
 
 
-def _length_bars(ax: Axes, lengths: Sequence[float], labels: Sequence[int], margins: bool) -> None:
-    answered = np.argsort(lengths)[::-1][: len(labels)]
-    colours = [PRESENT if j in labels else GREY for j in range(len(lengths))]
-    ax.bar(range(len(lengths)), lengths, width=0.72, color=colours)
+def _found(lengths: Float[Tensor, "j"], labels: Int[Tensor, "k"]) -> tuple[list[int], list[int]]:
+    """The labels, and as many answers."""
+    return labels.tolist(), lengths.topk(len(labels)).indices.tolist()
+
+
+def _length_bars(ax: Axes, lengths: Float[Tensor, "j"], labels: Int[Tensor, "k"], margins: bool) -> None:
+    present, answered = _found(lengths, labels)
+    colours = [PRESENT if j in present else GREY for j in range(len(lengths))]
+    ax.bar(range(len(lengths)), lengths.tolist(), width=0.72, color=colours)
     for j in answered:
-        ax.plot(j, min(lengths[j], 1) + 0.09, "o", markersize=3, color=PRESENT if j in labels else MISSED)
+        ax.plot(j, min(float(lengths[j]), 1) + 0.09, "o", markersize=3, color=PRESENT if j in present else MISSED)
     for margin in MARGINS if margins else ():
         ax.axhline(margin, linewidth=0.6, linestyle=(0, (2, 3)), color=matplotlib.rcParams["ytick.color"], zorder=0)
     ax.set(ylim=(0, 1.15), yticks=[0, 0.5, 1], yticklabels=["0", "", "1"])

@@ -7,10 +7,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from torchcaps.analysis.probes import Redrawn, effects
-from torchcaps.viz.figures.style import GREEN, RED, SMALL, SMALLER, Sheet, overlaid, rgb, tinted
+from torchcaps.viz.figures.style import GREEN, RED, SMALL, SMALLER, Sheet, overlaid, rgb, shortened, tinted
 
 GAP = 0.12
 PER_ROW = 6
+# Characters that fit above a picture.
+HEADING = 10
 # On a light ground the colours of the overlay are too bright to read.
 RED_INK, GREEN_INK = "#d8392c", "#1f9d4d"
 
@@ -49,7 +51,7 @@ def reconstructions(items: Sequence[Redrawn], classes: Sequence[str]) -> Figure:
     sheet = Sheet(width, rows * block)
     for n, item in enumerate(items):
         x, y = n % per_row * (1 + GAP), n // per_row * block
-        names = [classes[k[0]] for k in (item.labels, item.predicted, item.decoded)]
+        names = [shortened(classes[k[0]], HEADING) for k in (item.labels, item.predicted, item.decoded)]
         text = f"({', '.join(names)})" if short else "\n".join(names)
         sheet.words(x + 0.5, y + lines, text, SMALL if short else SMALLER)
         sheet.picture(x, y + lines + 0.05, rgb(item.image))
@@ -137,7 +139,7 @@ def mistakes(
     sheet = Sheet(width, blocks * block)
     for n in range(len(images)):
         x, y = left + n % PER_ROW * (1 + GAP), n // PER_ROW * block
-        text = f"{labels[n]}{chr(10) if long else ' '}→ {predicted[n]}"
+        text = f"{shortened(labels[n], HEADING)}{chr(10) if long else ' '}→ {shortened(predicted[n], HEADING - 2)}"
         sheet.words(x + 0.5, y + lines, text, SMALLER if long else SMALL)
         for row, (name, pictures) in enumerate(rows):
             top = y + lines + 0.05 + row * (1 + GAP / 2)

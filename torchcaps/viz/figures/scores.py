@@ -1,4 +1,4 @@
-"""Figures that take a score apart."""
+"""Confusion matrix and calibration."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from torchcaps.analysis.metrics import Reliability
-from torchcaps.viz.figures.charts import MISSED, PRESENT
-from torchcaps.viz.figures.style import SMALL, SMALLER, WIDTH
+from torchcaps.viz.figures.charts import MISSED, NAME, NAMED, PRESENT
+from torchcaps.viz.figures.style import SMALL, SMALLER, WIDTH, shortened
 
-# Above so many classes a cell is too small for its number, and then for its class's name.
-NUMBERED, NAMED = 12, 30
+# In a table of more classes, a cell is too small for a number.
+NUMBERED = 12
 LISTED = 12
 RARE = 0.1
 # The share of a label that is shaded fully where nothing worse happens.
@@ -26,8 +26,8 @@ FEW = 20
 
 
 def confusion_matrix(counts: Int[Tensor, "j j"], classes: Sequence[str]) -> Figure:
-    """Labels down, answers across, in percent of the label; only mistakes are shaded, else the diagonal would outshine
-    them. Where the cells are too many to be numbered, the most frequent confusions are named below.
+    """Labels down, answers across, in percent of the label; only mistakes are shaded, because they are few compared
+    with the diagonal. Where the cells are too many to be numbered, the most frequent confusions are named below.
     """
     table = counts.numpy()
     shares = table / table.sum(1, keepdims=True).clip(min=1)
@@ -57,6 +57,7 @@ def confusion_matrix(counts: Int[Tensor, "j j"], classes: Sequence[str]) -> Figu
 def _name_cells(ax: Axes, classes: Sequence[str]) -> None:
     short = max(map(len, classes)) <= 2
     if len(classes) <= NAMED:
+        classes = [shortened(name, NAME) for name in classes]
         size = SMALL if len(classes) <= NUMBERED else 6.5
         turn: dict[str, Any] = {} if short else {"rotation": 90 if len(classes) > NUMBERED else 45, "ha": "right"}
         if turn.get("rotation") == 90:

@@ -1,4 +1,4 @@
-"""One look for every figure, on light and on dark ground, and the sheet on which pictures are laid out."""
+"""The style of all figures, light and dark, and the sheet on which pictures are laid out."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -80,6 +80,17 @@ def to_png(figure: Figure) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
     return file.getvalue()
+
+
+def shortened(name: str, most: int) -> str:
+    """A name of at most so many characters, beginning and end kept; dollar signs may be escaped.
+
+    >>> shortened("Leontopodium nivale", 12)
+    'Leontop…vale'
+    """
+    plain = name.replace(r"\$", "$")
+    end = (most - 1) // 3
+    return name if len(plain) <= most else f"{plain[: most - 1 - end]}…{plain[-end:]}".replace("$", r"\$")
 
 
 def rgb(picture: Float[Tensor, "c h w"]) -> Pixels:

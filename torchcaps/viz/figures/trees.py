@@ -1,4 +1,4 @@
-"""The tree that routing carves out of the network."""
+"""The parse tree: which parent each active capsule is coupled to most."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

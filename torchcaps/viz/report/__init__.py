@@ -1,4 +1,4 @@
-"""The report of a run: every picture that fits it, and one page that shows them all."""
+"""The report of a run: its figures as files, and one page that shows them all."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from torchcaps.core.files import write_bytes
-from torchcaps.viz.figures import Animation, style, to_png
-from torchcaps.viz.report.page import Picture, Table, page
+from torchcaps.viz.figures import Animation
+from torchcaps.viz.report.page import Picture, Table, in_both_themes, page
 from torchcaps.viz.report.sections import Section, read_run, sections
 
 
@@ -27,13 +27,10 @@ def write_report(run: Path, model: nn.Module | None = None, data: Any = None, te
 
 
 def _draw(section: Section, folder: Path) -> Picture:
-    """On light ground for the folder, on light and dark for the page; of an animation also its end, standing still."""
+    """Light for the folder, light and dark for the page; of an animation, also the last frame for print."""
     if isinstance(section.content, Animation):
         write_bytes(folder / f"{section.name}.gif", section.content.gif)
         return Picture(section.title, section.about, {"moving": section.content.gif, "still": section.content.last})
-    with style("light"):
-        light = to_png(section.content())
-    with style("dark"):
-        dark = to_png(section.content())
-    write_bytes(folder / f"{section.name}.png", light)
-    return Picture(section.title, section.about, {"light": light, "dark": dark})
+    drawn = in_both_themes(section.content)
+    write_bytes(folder / f"{section.name}.png", drawn["light"])
+    return Picture(section.title, section.about, drawn)

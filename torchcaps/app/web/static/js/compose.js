@@ -146,7 +146,7 @@ export class Compose {
           }, make("canvas", { "aria-hidden": "true" })),
           choose,
           make("button", {
-            class: "icon", "aria-label": `Another for picture ${index + 1}`, title: "The same class by another hand",
+            class: "icon", "aria-label": `Another for picture ${index + 1}`, title: "Another sample of the same class",
             onclick: () => this.#swap(index, Number(choose.value), 1),
           }, "↻"),
         );

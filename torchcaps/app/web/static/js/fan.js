@@ -1,4 +1,4 @@
-// How couplings sharpen: a line for each part, from the first round, where all are alike, to the last.
+// Couplings by round: a line for each part, from the first round, where all are equal, to the last.
 
 import { format, hideTip, showTip, svg } from "./dom.js";
 
@@ -35,7 +35,7 @@ export function drawFan(holder, view) {
     ),
   );
   const words = `Round ${round + 1}: the largest coupling to ${about.classes[chosen]} is ${format(Math.max(...rounds[round]), 3)}; ` +
-    `on average a part divides itself among ${format(spread, 1)} of ${about.classes.length} capsules`;
+    `on average a part sends its vote to about ${format(spread, 1)} of ${about.classes.length} capsules`;
   drawing.addEventListener("pointermove", (event) => showTip(event, words));
   drawing.addEventListener("pointerleave", hideTip);
   holder.replaceChildren(drawing);

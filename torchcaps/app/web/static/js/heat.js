@@ -19,7 +19,7 @@ export function overGrid(values, weights, types, places) {
   });
 }
 
-// Couplings are shown as more or less than an equal share, on one scale for all rounds: one sees them grow apart.
+// Couplings are shown as more or less than an equal share, on one scale for all rounds, so that one sees how they grow apart.
 function middle({ about }, kind) {
   return kind === "coupling" ? 1 / about.classes.length : 0;
 }

@@ -1,4 +1,4 @@
-// The page: fetch the model's description, make the panels it has use for, and start with a picture.
+// The page: fetch the model's description, make the panels that this model can fill, and start with a picture.
 
 import { Problem, get } from "./api.js";
 import { Compose, firstLayers } from "./compose.js";
@@ -18,6 +18,7 @@ async function start() {
   const see = new See(state, compose);
   const tweak = about.decoder ? new Tweak(state, see) : null;
   if (about.routing) new Routing(state, see);
+  else if (about.hidden) explainMissingRouting(about.hidden);
   new Share(state, see, tweak);
   introduce(about);
   if (!state.fromAddress(location.hash.slice(1))) state.layers = firstLayers(state);
@@ -33,8 +34,17 @@ function introduce(about) {
   if (about.accuracy) parts.push(`${(about.accuracy * 100).toFixed(1)}\u00a0%\u00a0right`);
   $("model-line").textContent = parts.join(" · ");
   const isDigits = about.classes.every((label) => /^\d$/.test(label));
+  if (about.handwritten) $("tweak-what").textContent = "how the stroke, the slant or the width of the drawing changes";
   if (!isDigits) for (const noun of document.querySelectorAll(".noun")) noun.textContent = "class";
   if (!about.dimensions) $("lead").hidden = true;
+}
+
+function explainMissingRouting(hidden) {
+  const layers = hidden === 1 ? "a hidden layer of capsules" : `${hidden} hidden layers of capsules`;
+  $("routing-says").textContent =
+    `This network routes through ${layers}, whose capsules have no place in the picture, so their routing cannot be drawn over it.`;
+  for (const part of document.querySelectorAll("#routing > :not(h2, #routing-says)")) part.hidden = true;
+  $("routing").hidden = false;
 }
 
 start().catch((problem) => {

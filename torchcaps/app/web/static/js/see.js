@@ -19,8 +19,8 @@ export class See extends EventTarget {
     this.tiles = this.#makeTiles();
     state.addEventListener("picture", () => this.look());
     state.addEventListener("choice", () => this.#mark());
-    if (!state.about.decoder) $("see-says").textContent = "Each bar is how surely a capsule finds its class there.";
-    if (!state.about.dimensions) $("see-says").textContent = "Each bar is how probable the network finds a class. This network has no capsules to look into.";
+    if (!state.about.decoder) $("see-says").textContent = "Each bar says how sure a capsule is that its class is in the picture.";
+    if (!state.about.dimensions) $("see-says").textContent = "Each bar is the probability that the network gives a class. This network has no capsules to look into.";
   }
 
   look() {
@@ -96,7 +96,7 @@ export class See extends EventTarget {
     const sure = this.slots.filter((label) => this.answer.lengths[label] >= PRESENT);
     const words = sure.length
       ? ["It sees ", ...sure.flatMap((label, k) => (k ? [" and ", name(label)] : [name(label)])), "."]
-      : ["It is sure of nothing here."];
+      : ["It finds none of its classes in this picture."];
     const text = words.map((word) => word.textContent ?? word).join("");
     if (text !== $("verdict").textContent) $("verdict").replaceChildren(...words);
     const kind = this.state.about.dimensions ? "Longer than 0.5 counts as present." : "";
