@@ -15,7 +15,8 @@ from PIL import Image
 
 from torchcaps.analysis import metrics
 from torchcaps.analysis.probes import TWEAKS, Redrawn
-from torchcaps.data.named import DIGITS, FASHION
+from torchcaps.data.dataset import DIGITS
+from torchcaps.data.named import FASHION
 from torchcaps.viz import figures
 from torchcaps.viz.figures.style import DPI, THEMES, WIDTH, overlaid, rgb
 
