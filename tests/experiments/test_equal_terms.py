@@ -13,7 +13,7 @@ from torchcaps.analysis.evaluate import evaluate
 from torchcaps.data import images
 from torchcaps.experiments import routing_guide as guide
 from torchcaps.experiments.base import Study
-from torchcaps.experiments.routings import SECONDS, Table, centred, evenly, inspect, plan, tabulate
+from torchcaps.experiments.routings import STEPS, Table, centred, evenly, inspect, plan, tabulate
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.registry import create_model
 from torchcaps.routing import ROUTINGS
@@ -23,13 +23,13 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to-choose-a-routing.md"
 
 
-def test_all_routings_get_the_same_networks_seconds_and_seeds() -> None:
+def test_all_routings_get_the_same_networks_steps_and_seeds() -> None:
     for preset in ("quick", "paper"):
         terms: dict[str, list] = {name: [] for name in ROUTINGS}
         for trial in plan(Study("routings", preset)):
             overrides = dict(trial.overrides)
             terms[overrides.pop("routing")].append((trial.model, trial.data, trial.seed, overrides, trial.training))
-            assert trial.training == {"max_seconds": SECONDS[preset]}
+            assert trial.training == {"steps": STEPS[preset]}
         assert all(given == terms["uniform"] for given in terms.values())
         assert [given[2] for given in terms["uniform"]] == [0, 0, 1, 1, 2, 2]
 

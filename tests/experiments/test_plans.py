@@ -28,7 +28,8 @@ def test_every_plan_can_be_built(name: str, preset: str) -> None:
         assert DATA[trial.data].image == config.image, trial
         assert DATA[trial.data].objects == config.objects
         assert trial.config.seed == trial.seed
-        assert trial.config.epochs or trial.config.max_seconds
+        assert trial.config.max_seconds is None, "a result must not depend on how busy the machine was"
+        assert trial.config.epochs or trial.config.steps
     assert load(name).PAPER
     assert load(name).CUT
 

@@ -1,7 +1,7 @@
 """What an experiment is: a module with
 
     PAPER = "Sabour, Frosst and Hinton 2017, Table 1"     what is reproduced
-    CUT = "the small networks, 25 s a training"           what the quick preset cuts, said with its results
+    CUT = "the small networks, 200 steps a training"      what the quick preset cuts, said with its results
     def plan(study) -> list[Trial]                        the trainings it needs, in order; may be empty
     def run(study) -> list[Verdict]                       trains, measures, draws, judges
 
@@ -11,7 +11,7 @@ to see that everything runs. Whatever is finished is kept under `runs/reproduce/
 outcome is published to `results/NAME/PRESET/` at the end, whole or not at all.
 
     def plan(study):
-        return [Trial(f"capsnet-{seed}", "capsnet-mnist-small", "mnist", seed, training={"max_seconds": 25.0})
+        return [Trial(f"capsnet-{seed}", "capsnet-mnist-small", "mnist", seed, training={"steps": 200})
                 for seed in study.seeds]
 
     def run(study):
@@ -195,7 +195,7 @@ class Study:
     def at_once(self, work: Callable[[Any], Any], items: Sequence[Any]) -> None:
         """With several jobs, do the work on all items ahead, so that its rows are there when they are asked for.
 
-        A network too small to keep several cores busy learns more in the same seconds with one core to itself.
+        A network too small to keep several cores busy is trained sooner with one core to itself.
         """
         if self.jobs > 1:
             threads = max(1, (os.cpu_count() or 1) // self.jobs)

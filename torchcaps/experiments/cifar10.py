@@ -10,13 +10,13 @@ from torchcaps.experiments.fig_a2 import small_cifar
 from torchcaps.viz.figures import Measured, dots, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, section 7"
-CUT = "an ensemble of 2 small networks, 150 s a training"
+CUT = "an ensemble of 2 small networks, 800 steps a training"
 PUBLISHED, NETWORKS = 0.106, 7
 
 
 def plan(study: Study) -> list[Trial]:
     model, data, overrides = small_cifar(study)
-    training = study.pick(quick={"max_seconds": 150.0}, paper=protocols.CIFAR, smoke=protocols.SMOKE)
+    training = study.pick(quick={"steps": 800}, paper=protocols.CIFAR, smoke=protocols.SMOKE)
     networks = study.trials or study.pick(quick=2, paper=NETWORKS, smoke=2)
     return [Trial(f"capsnet-{s}", model, data, s, overrides, dict(training)) for s in range(networks)]
 

@@ -5,7 +5,7 @@ from torchcaps.experiments.base import Study, Trial, Verdict, compared
 from torchcaps.viz.figures import Curve, curves, style
 
 PAPER = "Srihari, Capsule Networks (lecture), 'Training advantages of capsule nets'"
-CUT = "the small networks, 12 s a training"
+CUT = "the small networks, 100 steps a training"
 MODELS = {"CapsNet": "capsnet-mnist", "CNN": "cnn-mnist"}
 
 
@@ -17,7 +17,7 @@ def _trials(study: Study, kind: str, size: int) -> list[Trial]:
     """Both networks get the same images, shifted by up to two pixels, for the same time or number of steps."""
     steps = 20_000
     training = study.pick(
-        quick={"max_seconds": 12.0, "validation": 500, "per_class": size},
+        quick={"steps": 100, "validation": 500, "per_class": size},
         paper={"epochs": steps * 128 / (10 * size), "validation": 0, "per_class": size},
         smoke={**protocols.SMOKE, "per_class": size},
     )

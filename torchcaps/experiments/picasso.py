@@ -15,14 +15,14 @@ from torchcaps.viz.figures import Measured, dots, style
 from torchcaps.viz.figures.style import SMALL, Sheet, rgb
 
 PAPER = "Srihari, Capsule Networks (lecture), 'Example of CNN limitation' and 'Solution offered by capsnets'"
-CUT = "the small networks, 25 s a training, 2 seeds"
+CUT = "the small networks, 200 steps a training, 2 seeds"
 MODELS = {"CapsNet": "capsnet-mnist", "CNN": "cnn-mnist"}
 ASKED = 1000
 
 
 def _trials(study: Study, kind: str) -> list[Trial]:
     model = MODELS[kind] + study.pick(quick="-small", paper="", smoke="-small")
-    training = study.pick(quick={"max_seconds": 25.0}, paper={"epochs": 50.0}, smoke=protocols.SMOKE)
+    training = study.pick(quick={"steps": 200}, paper={"epochs": 50.0}, smoke=protocols.SMOKE)
     overrides = {"classes": len(faces.CLASSES)}
     seeds = study.seeds_or(study.pick(quick=2, paper=5, smoke=1))
     return [Trial(f"{kind.lower()}-{s}", model, "faces", s, overrides, dict(training)) for s in seeds]

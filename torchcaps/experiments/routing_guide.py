@@ -7,6 +7,8 @@ from typing import Any
 
 CONTROL, CONTROLS = "uniform", ("uniform", "random")
 ASKED = {"mnist": "MNIST", "multimnist": "MultiMNIST", "affnist": "affNIST-style"}
+SAME_SECONDS = "the seconds of training are the same for all, so an expensive routing sees fewer images"
+SAME_STEPS = "the steps of training are the same for all"
 COMMAND = "torchcaps reproduce routings"
 
 Table = dict[str, dict[str, Any]]
@@ -60,7 +62,7 @@ def named(names: list[str], otherwise: str = "none of them") -> str:
     return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted) or otherwise
 
 
-def advice(rows: Table) -> list[str]:
+def advice(rows: Table, shared: str = SAME_STEPS) -> list[str]:
     """What the table says, one or two sentences for each question, with numbers and names taken from the table."""
     lines = []
     for asked, title in ASKED.items():
@@ -79,7 +81,7 @@ def advice(rows: Table) -> list[str]:
     first, last = (rows[name]["cost"]["step_ms"] for name in (cheap[0], cheap[-1]))
     lines.append(
         f"**Cost.** A step takes {first:.0f} ms with `{cheap[0]}` and {last:.0f} ms, {last / first:.1f} times as long, "
-        f"with `{cheap[-1]}`; the seconds of training are the same for all, so an expensive routing sees fewer images."
+        f"with `{cheap[-1]}`; {shared}."
     )
     routings = [name for name in rows if name not in CONTROLS]
     moved = sorted(routings, key=lambda name: -rows[name]["multimnist"]["changed"]["mean"])
@@ -102,13 +104,15 @@ def measured(result: dict[str, Any] | None) -> str:
         return f"Not measured yet: `{COMMAND}` fills this in."
     rows, machine, setting = result["values"], result["machine"], result["configuration"]
     seeds = len(next(iter(rows.values()))["mnist"]["accuracy"]["values"])
+    # Results of earlier versions had a budget in seconds.
+    budget = f"{setting['steps']:,} steps" if setting.get("steps") else f"{setting['seconds']:g} s"
     head = (
-        f"`{result['command']}` trained each network for {setting['seconds']:g} s with {seeds} seed"
+        f"`{result['command']}` trained each network for {budget} with {seeds} seed"
         f"{'s' if seeds != 1 else ''} ({machine['processor']}, torch {result['versions']['torch']}, "
         f"commit {result['commit']}). Entropy, changed answers and dead capsules are those on MultiMNIST; ± is the "
         "sample's standard deviation over seeds."
     )
-    return "\n\n".join([head, table(rows), *advice(rows)])
+    return "\n\n".join([head, table(rows), *advice(rows, SAME_STEPS if setting.get("steps") else SAME_SECONDS)])
 
 
 def render(text: str, result: dict[str, Any] | None) -> str:

@@ -5,7 +5,7 @@ from torchcaps.experiments.base import Study, Trial, Verdict, judged
 from torchcaps.viz.figures import Measured, dots, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, section 7"
-CUT = "a small network, 120 s a training"
+CUT = "a small network, 600 steps a training"
 PUBLISHED = 0.043
 IMAGES = 73_257
 
@@ -17,7 +17,7 @@ def plan(study: Study) -> list[Trial]:
         smoke=("capsnet-mnist-small", "mnist-mini", {}),
     )
     training = study.pick(
-        quick={"max_seconds": 120.0},
+        quick={"steps": 600},
         paper=protocols.published(protocols.MNIST_STEPS, IMAGES),
         smoke=protocols.SMOKE,
     )

@@ -7,7 +7,7 @@ from torchcaps.experiments.base import Study, Trial, Verdict, compared, judged
 from torchcaps.viz.figures import Measured, dots, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, Table 1"
-CUT = "the small networks and a CNN of their cost, 50 s a training; 10,000 instead of 10 M test pairs"
+CUT = "the small networks and a CNN of their cost, 400 steps a training; 10,000 instead of 10 M test pairs"
 
 
 class Cell(NamedTuple):
@@ -43,7 +43,7 @@ def _trials(study: Study, cell: Cell) -> list[Trial]:
     model = f"{kind}-{cell.task}{study.pick(quick='-small', paper='', smoke='-small')}"
     data = cell.task + study.pick(quick="", paper="", smoke="-mini")
     published = protocols.MNIST if cell.task == "mnist" else protocols.MULTIMNIST
-    training = study.pick(quick={"max_seconds": 50.0}, paper=published, smoke=protocols.SMOKE)
+    training = study.pick(quick={"steps": 400}, paper=published, smoke=protocols.SMOKE)
     overrides: dict[str, Any] = {}
     if cell.iterations is not None:
         overrides["routing_options"] = {"iterations": cell.iterations}

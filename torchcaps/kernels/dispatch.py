@@ -67,7 +67,6 @@ def _check(routing: Routing, output: RoutingOutput, parents: tuple[int, ...]) ->
     if not isinstance(output, RoutingOutput):
         raise UserError(f"{type(routing).__name__} returned a {type(output).__name__}: a RoutingOutput is needed")
     if tuple(output.poses.shape[1:]) != parents or tuple(output.activations.shape[1:]) != parents[:1]:
-        raise UserError(
-            f"{type(routing).__name__} returned poses {list(output.poses.shape)} and activations "
-            f"{list(output.activations.shape)}: [batch, {parents[0]}, {parents[1]}] and [batch, {parents[0]}] are needed"
-        )
+        given = f"poses {list(output.poses.shape)} and activations {list(output.activations.shape)}"
+        wanted = f"[batch, {parents[0]}, {parents[1]}] and [batch, {parents[0]}]"
+        raise UserError(f"{type(routing).__name__} returned {given}: {wanted} are needed")
