@@ -1,7 +1,7 @@
 """Which kernel serves which routing: one table. Every layer calls its routing through here."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
@@ -32,10 +32,13 @@ KERNELS: dict[type[Routing], Kernel] = {
 """By the routing's own class: what is derived from it may compute something else."""
 
 
-def kernel_for(routing: Routing, children: Any, weight: Tensor, trace: bool) -> Kernel | None:
-    """The kernel that can serve this call; a trace is made by the plain twin."""
+def kernel_for(
+    layer: Literal["dense", "windows", "shared"], routing: Routing, children: Any, weight: Tensor, trace: bool
+) -> Callable[..., Any] | None:
+    """The function of a kernel that can serve this call of a layer; a trace is made by the plain twin."""
     kernel = None if trace else KERNELS.get(type(routing))
-    return kernel if kernel is not None and kernel.supports(routing, children, weight) else None
+    function = None if kernel is None else getattr(kernel, layer)
+    return function if kernel is not None and function and kernel.supports(routing, children, weight) else None
 
 
 def route(
@@ -51,9 +54,9 @@ def route(
 
     `together` neighbouring rows of the batch are the windows of one image: `competition` is given all of them or none.
     """
-    kernel = kernel_for(routing, children, weight, trace) if competition is None else None
+    kernel = kernel_for("dense", routing, children, weight, trace) if competition is None else None
     if kernel is not None:
-        return kernel.dense(routing, children, weight)
+        return kernel(routing, children, weight)
     output = blocks.route(routing, children, weight, competition=competition, trace=trace, together=together)
     _check(routing, output, (len(children.poses), *weight.shape[1:3]))
     return output

@@ -57,9 +57,9 @@ class ClassCaps(nn.Module):
 
     def forward(self, capsules: CapsuleMap | Tensor, trace: bool = False) -> RoutingOutput:
         given = self._checked(capsules)
-        kernel = dispatch.kernel_for(self.routing, given, self.weight, trace)
-        if kernel is not None and kernel.shared is not None:
-            return kernel.shared(self.routing, given, self.weight, self.matrix, self.where @ self.places.T)
+        kernel = dispatch.kernel_for("shared", self.routing, given, self.weight, trace)
+        if kernel is not None:
+            return kernel(self.routing, given, self.weight, self.matrix, self.where @ self.places.T)
         return dispatch.route(self.routing, self.placed(given), self.transforms(), trace=trace)
 
     def _checked(self, capsules: CapsuleMap | Tensor) -> CapsuleMap:

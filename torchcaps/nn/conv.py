@@ -58,9 +58,9 @@ class ConvCaps(nn.Module):
                 f"ConvCaps({count}, {size}, ...) would fit"
             )
         windows = self._windows(*given.poses.shape[2:4])
-        kernel = dispatch.kernel_for(self.routing, given, self.weight, trace)
-        if kernel is not None and kernel.windows is not None:
-            return kernel.windows(self.routing, given, self.weight, windows, self.matrix, self.local)
+        kernel = dispatch.kernel_for("windows", self.routing, given, self.weight, trace)
+        if kernel is not None:
+            return kernel(self.routing, given, self.weight, windows, self.matrix, self.local)
         competition = None if self.local else windows.competition
         weight = (matrix_transform(self.weight) if self.matrix else self.weight).flatten(0, 2)
         output = dispatch.route(

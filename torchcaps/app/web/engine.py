@@ -20,6 +20,7 @@ from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.registry import MODELS, count_parameters, create_model
 from torchcaps.models.window import Window
+from torchcaps.routing import routing_name
 
 ITERATIONS = 5
 DIGITS = 4
@@ -97,7 +98,7 @@ class Engine:
             types, rows, columns = self.model.grid
             place: Placement = placement(self.model, rows)
             routing = {
-                "name": self.model.config.routing,
+                "name": routing_name(self.model.config.routing),
                 "iterations": self.model.classes.routing.iterations,
                 "grid": {"types": types, "rows": rows, "columns": columns, "start": place.start, "step": place.step},
             }
