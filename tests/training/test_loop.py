@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load, load_file, save
 
 from torchcaps import data as named
 from torchcaps.core.errors import UserError
@@ -252,25 +252,31 @@ def test_weight_averaging_is_saved_and_used(tmp_path: Path) -> None:
     assert not torch.equal(tensors["average.classes.weight"], tensors["model.classes.weight"])
 
 
-@pytest.mark.parametrize("model", ["capsnet-mnist-small", "capsnet-svhn"])
-def test_two_processes_compute_the_gradient_of_one(model: str, tmp_path: Path) -> None:
-    """With batch normalisation (over the global batch) and without."""
-    script = Path(__file__).parent / "distributed_worker.py"
-    outputs = []
+PARALLEL = ("capsnet-mnist-small", "capsnet-svhn")
+
+
+@pytest.fixture(scope="module")
+def of_one_and_of_two(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """What one process computes, and what two do."""
+    script, folders = Path(__file__).parent / "distributed_worker.py", []
     for world in (1, 2):
-        out = tmp_path / f"{world}.safetensors"
+        folder = tmp_path_factory.mktemp(f"world{world}")
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world), "--master-port", "0"]
         answer = subprocess.run(
-            [*launch, "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", str(script), model, str(out)],
+            [*launch, "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", str(script), str(folder), *PARALLEL],
             capture_output=True,
             text=True,
             env=ENVIRONMENT,
         )
         assert answer.returncode == 0, answer.stderr
-        from safetensors.torch import load_file
+        folders.append(folder)
+    return folders
 
-        outputs.append(load_file(out))
-    one, two = outputs
+
+@pytest.mark.parametrize("model", PARALLEL)
+def test_two_processes_compute_the_gradient_of_one(model: str, of_one_and_of_two: list[Path]) -> None:
+    """With batch normalisation (over the global batch) and without."""
+    one, two = (load_file(folder / f"{model}.safetensors") for folder in of_one_and_of_two)
     for name in one:
         if name != "curve":
             scale = one[name].abs().max().clamp(min=1e-3)

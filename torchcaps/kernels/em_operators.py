@@ -87,7 +87,7 @@ class _Tables(ctypes.Structure):
     ]
 
 
-@torch.compiler.assume_constant_result
+@native.constant
 def available() -> bool:
     """Whether there is a compiler or a compiled library."""
     return _loops() is not None

@@ -148,7 +148,7 @@ def _call(name: str, sizes: _Sizes, u: Tensor, *others: Tensor | None) -> None:
     workspace.give(room)
 
 
-@torch.compiler.assume_constant_result
+@native.constant
 def _available() -> bool:
     return _loops() is not None
 

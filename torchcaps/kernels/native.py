@@ -13,10 +13,11 @@ import re
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ from torch import Tensor
 from torchcaps.core.files import cache_folder
 from torchcaps.kernels import cache, compiler
 from torchcaps.kernels.compiler import CompileError
+
+Result = TypeVar("Result")
 
 log = logging.getLogger("torchcaps")
 _lock = threading.RLock()
@@ -161,3 +164,12 @@ def _share_openmp() -> bool:
         return any(hasattr(ctypes.CDLL(path, ctypes.RTLD_GLOBAL), "GOMP_parallel") for path in dict.fromkeys(loaded))
     except OSError:
         return False
+
+
+def constant(function: Callable[[], Result]) -> Callable[[], Result]:
+    """For `torch.compile`: the answer does not change, so that the function need not be traced.
+
+    What `torch.compiler.assume_constant_result` does, without the two seconds that importing the compiler takes.
+    """
+    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
