@@ -39,6 +39,8 @@ class MatrixConfig:
     """A pose is a matrix of side x side."""
     routing: RoutingChoice = "em"
     routing_options: dict[str, Any] = field(default_factory=lambda: {"iterations": 3})
+    init_std: float | None = None
+    """Deviation of the initial transforms around the identity; None is what the layers choose."""
     local: bool = False
     """Let every window share out its children by itself, instead of all parents competing for a child."""
     margin: tuple[float, float] = (0.2, 0.9)
@@ -55,7 +57,7 @@ class MatrixCaps(Pretrained, nn.Module):
         self.config = config
         self.margin = config.margin[1]
         dim = config.side**2
-        shared: dict[str, Any] = {"matrix": True, **config.routing_options}
+        shared: dict[str, Any] = {"matrix": True, "init_std": config.init_std, **config.routing_options}
         self.backbone = nn.Sequential(nn.Conv2d(config.image[0], config.channels, 5, stride=2), nn.ReLU())
         self.primary = PrimaryPoses(config.channels, config.primary_types, dim)
         self.layers = nn.Sequential()
