@@ -1,7 +1,12 @@
 """Shapes are types while testing: every annotated function of the package is checked at each call."""
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import hypothesis
 import jaxtyping
+import pytest
 import torch
 
 # Before anything imports torchcaps. An int is a float here, as PEP 484 says.
@@ -10,3 +15,27 @@ jaxtyping.install_import_hook("torchcaps", "beartype.beartype(conf=beartype.Bear
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("torchcaps", deadline=None, max_examples=20, derandomize=True, database=None)
 hypothesis.settings.load_profile("torchcaps")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package, built once for all tests that look at it."""
+    from support import build_wheel
+
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(autouse=True)
+def tables() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    from torchcaps.data import DATA
+    from torchcaps.models.config import KINDS
+    from torchcaps.models.registry import MODELS
+    from torchcaps.routing import ROUTINGS
+
+    known: tuple[dict[str, Any], ...] = (DATA, KINDS, MODELS, ROUTINGS)
+    before = [dict(table) for table in known]
+    yield
+    for table, entries in zip(known, before, strict=True):
+        table.clear()
+        table.update(entries)

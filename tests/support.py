@@ -1,7 +1,11 @@
 """Small things that several tests need."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import jaxtyping
 from torch import Tensor
@@ -23,3 +27,12 @@ def as_installed() -> Iterator[None]:
         yield
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def build_wheel(folder: Path, **environment: str) -> Path:
+    """The package as a wheel, built without a network by what the environment of the tests has."""
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder)]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(Path(__file__).parents[1])]
+    subprocess.run(command, check=True, capture_output=True, timeout=300, env=os.environ | environment)
+    (wheel,) = folder.glob("*.whl")
+    return wheel

@@ -52,25 +52,6 @@ def test_what_type_checkers_see_is_what_there_is() -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("wheel")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "-w",
-        str(place),
-    ]
-    subprocess.run([*command, str(ROOT)], check=True, capture_output=True, text=True, timeout=300)
-    (path,) = place.glob("*.whl")
-    return path
-
-
-@pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A new environment with the wheel in it. What torchcaps needs comes from the environment of the tests."""
     place = tmp_path_factory.mktemp("environment") / "venv"

@@ -8,10 +8,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support import build_wheel
 
 from torchcaps.kernels import compiler
 
-ROOT = Path(__file__).parents[2]
 ASK = """
 import json, torchcaps
 from torchcaps.kernels import compiler, native
@@ -19,13 +19,6 @@ print(json.dumps({n: native.state(n)[1:] for n in compiler.sources()} | {"at": t
 """
 
 pytestmark = pytest.mark.slow
-
-
-def build(folder: Path, **environment: str) -> Path:
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, env=os.environ | environment)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
 
 
 def ask(wheel: Path, folder: Path, **environment: str) -> dict:
@@ -48,8 +41,7 @@ def ask(wheel: Path, folder: Path, **environment: str) -> dict:
 
 
 @pytest.mark.skipif(compiler.command() is None, reason="no C compiler here")
-def test_wheel_carries_the_loops_for_every_level_and_they_are_used(tmp_path: Path) -> None:
-    wheel = build(tmp_path)
+def test_wheel_carries_the_loops_for_every_level_and_they_are_used(wheel: Path, tmp_path: Path) -> None:
     assert "-py3-none-" in wheel.name
     assert not wheel.name.endswith("-any.whl")
     names = [Path(name).name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("torchcaps/kernels/lib/")]
@@ -63,6 +55,6 @@ def test_wheel_carries_the_loops_for_every_level_and_they_are_used(tmp_path: Pat
 
 
 def test_without_a_compiler_a_pure_package_is_built(tmp_path: Path) -> None:
-    wheel = build(tmp_path, CC="no-such-compiler")
+    wheel = build_wheel(tmp_path, CC="no-such-compiler")
     assert wheel.name.endswith("-py3-none-any.whl")
     assert all(origin == "missing" for origin, *_ in ask(wheel, tmp_path, CC="no-such-compiler").values())

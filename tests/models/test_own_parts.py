@@ -277,5 +277,5 @@ def test_a_class_derived_from_a_model_of_ours_is_not_taken_for_it() -> None:
 
     model = Mine(CapsNetConfig(**TINY))
     assert model_config(model)["kind"] == "module"
-    with pytest.raises(UserError, match=r"Mine: make one and give it as model=\.\.\."):
+    with pytest.raises(UserError, match=r"Mine: hand one over, load_run\(run, model=\.\.\.\)"):
         model_from_config(model_config(model))

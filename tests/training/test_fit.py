@@ -62,7 +62,7 @@ def test_own_network_on_own_tensors_is_trained_scored_and_reported(tmp_path: Pat
     with pytest.raises(UserError, match="hand them over again"):
         write_report(tmp_path, model=Net())
     report = write_report(tmp_path, model=Net(), data=data, test=test)
-    assert "What is taken for what" in report.read_text()
+    assert "Confusion matrix" in report.read_text()
 
 
 def test_finished_it_is_only_read_and_other_data_is_refused(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from torchcaps.data.readers.pictures import open_image
-
 SIDE, CHANNELS = 32, 3
 PIXELS = SIDE * SIDE * CHANNELS
 BATCHES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
@@ -25,6 +23,8 @@ def read(images: Path, labels: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def sprite_images(folder: Path, split: str) -> Iterator[bytes]:
     """PNGs of 1024 x 10000 RGB pixels: row i is image i in raster order, so the pixels are canonical as they stand."""
+    from torchcaps.data.readers.pictures import open_image  # the only decoder here that needs Pillow
+
     for batch in BATCHES[split]:
         yield open_image(folder / f"{batch}.png").convert("RGB").tobytes()
 

@@ -86,7 +86,7 @@ def shortened(name: str, most: int) -> str:
     """A name of at most so many characters, beginning and end kept; dollar signs may be escaped.
 
     >>> shortened("Leontopodium nivale", 12)
-    'Leontop…vale'
+    'Leontopo…ale'
     """
     plain = name.replace(r"\$", "$")
     end = (most - 1) // 3
