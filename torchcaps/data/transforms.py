@@ -1,7 +1,8 @@
 """Augmentation of whole batches at once.
 
 Pixels are `uint8`, or floats from 0 to 1, as `[b c h w]`; outside the image pixels are zero. Places are (y, x) in
-pixels, y downwards. All random numbers come from the generator: equal seeds give equal bytes.
+pixels, y downwards. All random numbers come from the generator: equal seeds give equal bytes. Written here because
+torchvision, which has such transforms, has no CPU build that fits, and because these work on a whole batch at once.
 """
 
 import math
