@@ -32,6 +32,10 @@ TWINS: dict[str, Callable[..., Tensor]] = {
 }
 
 
+QUICK = 1 << 20
+"""Weights below which one image is not worth a choice."""
+
+
 def convolve(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o yh yw"]:
     """`conv(x)`, by the twin that takes least."""
     twin = chosen(conv, x)
@@ -41,9 +45,10 @@ def convolve(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o
 
 
 def chosen(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> str:
-    if not _fits(conv, x):
+    mode = tuning.mode()
+    if mode == "plain" or tuning.traced() or (mode == "auto" and _quick(conv, x)) or not _fits(conv, x):
         return "plain"
-    if tuning.mode() == "fast":
+    if mode == "fast":
         return _fewest_products(conv, x)
     if x.device.type != "cpu":
         return "plain"
@@ -90,6 +95,11 @@ def possible(case: cost.Conv) -> list[str]:
 def supports(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
     """Whether one of our twins computes this layer here."""
     return chosen(conv, x) != "plain"
+
+
+def _quick(conv: nn.Conv2d, x: Tensor) -> bool:
+    """One image and few weights, in inference: to choose would take as long as to compute."""
+    return len(x) == 1 and conv.weight.numel() < QUICK and not torch.is_grad_enabled()
 
 
 def _fits(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
