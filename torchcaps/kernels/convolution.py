@@ -4,7 +4,7 @@
 |---|---|---|
 | plain | `torch.nn.functional.conv2d` | small work, and whatever the others do not know |
 | fourier | `phase_conv.py` | large kernels, strided too, many images |
-| tiles | `winograd.py` | 3x3 kernels, many channels |
+| tiles | `winograd.py` | small kernels, many channels |
 | columns | `columns.py` | large kernels and a few images, in inference |
 
 `cost.py` estimates each, `tuning.py` decides and remembers.
@@ -87,7 +87,7 @@ def described(
 
 def possible(case: cost.Conv) -> list[str]:
     """The twins for a convolution of float32 numbers on the CPU."""
-    tiles = case.kernel == (3, 3) and case.stride == 1 and native.library("tiles") is not None
+    tiles = winograd.knows(case.kernel, case.stride) and native.library("tiles") is not None
     laid_out = not case.training and native.library("columns") is not None
     return ["plain", "fourier", *["tiles"] * tiles, *["columns"] * laid_out]
 
@@ -132,7 +132,7 @@ def _fewest_products(conv: nn.Conv2d, x: Tensor) -> str:
     taps = [-(-size // stride) for size in kernel]
     fourier = factor_count((outputs[0], outputs[1]), (taps[0], taps[1]))
     tiles = winograd.supports(x, conv.weight, stride)
-    return "tiles" if tiles and winograd.cut((outputs[0], outputs[1])).products <= fourier else "fourier"
+    return "tiles" if tiles and winograd.cut((outputs[0], outputs[1]), taps[1]).products <= fourier else "fourier"
 
 
 def once(conv: nn.Conv2d, x: Tensor, training: bool, twin: str) -> None:
