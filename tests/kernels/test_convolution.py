@@ -32,12 +32,15 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     stride=st.integers(1, 3),
     padding=st.integers(0, 2),
     layout=st.sampled_from(["contiguous", "channels last", "pixel-major"]),
+    weights_last=st.booleans(),
 )
 def test_columns_match_for_any_shape_and_layout(
-    batch: int, channels: tuple, image: tuple, kernel: tuple, stride: int, padding: int, layout: str
+    batch: int, channels: tuple, image: tuple, kernel: tuple, stride: int, padding: int, layout: str, weights_last: bool
 ) -> None:
     assume(all(size + 2 * padding >= taps for size, taps in zip(image, kernel, strict=True)))
     x, weight = torch.randn(batch, channels[0], *image), torch.randn(channels[1], channels[0], *kernel)
+    if weights_last:
+        weight = weight.contiguous(memory_format=torch.channels_last)
     if layout == "channels last":
         x = x.contiguous(memory_format=torch.channels_last)
     elif layout == "pixel-major":
@@ -68,7 +71,8 @@ def test_columns_are_for_inference_with_weights_as_they_lie() -> None:
     with torch.no_grad():
         assert columns.supports(x, weight)
         assert not columns.supports(x.double(), weight.double())
-        assert not columns.supports(x, weight.contiguous(memory_format=torch.channels_last))
+        assert columns.supports(x, weight.contiguous(memory_format=torch.channels_last))
+        assert not columns.supports(x, weight.transpose(0, 1))
 
 
 def test_layer_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,10 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compile
 SHAPES = [
     *[(4, 16, 8, 8, 32, 1), (3, 5, 9, 7, 6, 1), (2, 20, 6, 10, 17, 0), (1, 1, 3, 3, 1, 0), (2, 33, 4, 4, 3, 2)],
     *[(4, 16, 6, 6, 32, 1), (2, 20, 14, 8, 17, 0), (3, 5, 11, 6, 7, 1), (2, 128, 6, 6, 64, 1)],
+    *[(4, 16, 14, 14, 32, 0, 4, 2), (3, 5, 9, 7, 6, 1, 4, 2), (2, 20, 18, 18, 17, 0, 4, 2), (2, 33, 8, 7, 3, 1, 3, 2)],
+    *[(2, 17, 13, 14, 8, 2, 5, 2), (2, 6, 14, 14, 8, 0, 6, 2), (2, 18, 6, 9, 8, 1, 2, 1), (1, 1, 3, 3, 1, 0, 3, 2)],
 ]
+"""Batch, channels, height, width, outputs, padding; kernel and stride if they are not 3 and 1."""
 LAYOUTS = {
     "contiguous": lambda x: x,
     "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
@@ -30,13 +33,13 @@ def _close(ours: Tensor, exact: Tensor) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_results_and_gradients_are_those_of_the_direct_convolution(shape: tuple[int, ...], layout: str) -> None:
-    b, c, h, w, o, padding = shape
+    b, c, h, w, o, padding, side, stride = (*shape, 3, 1)[:8]
     torch.manual_seed(0)
-    x, weight = torch.randn(b, c, h, w), torch.randn(o, c, 3, 3)
+    x, weight = torch.randn(b, c, h, w), torch.randn(o, c, side, side)
     exact = [tensor.double().requires_grad_() for tensor in (x, weight)]
     ours = [LAYOUTS[layout](tensor).detach().requires_grad_() for tensor in (x, weight)]
-    expected = conv2d(*exact, None, 1, padding)
-    found = winograd_conv2d(*ours, None, 1, padding)
+    expected = conv2d(*exact, None, stride, padding)
+    found = winograd_conv2d(*ours, None, stride, padding)
     upstream = torch.randn_like(expected)
     expected.backward(upstream)
     found.backward(upstream.float())

@@ -1,19 +1,22 @@
 /* A convolution of a few images as one product of matrices, with the weights as they are (see columns.py).
 
    panel [c kh kw, b yh yw] = x [b, c, yh stride + kh - padding, yw stride + kw - padding], zero outside of the image;
-   x may lie in memory in any way. result [o, b yh yw] = bias [o] + weight [o, c kh kw] panel. Rows of panel and result
+   its rows are in the order in which the weights of an output lie in memory. x may lie in memory in any way. result [o, b yh yw] = bias [o] + weight [o, c kh kw] panel. Rows of panel and result
    are `pitch` numbers long, whole vectors. No number depends on how many threads there are. */
 
 typedef struct {
     long images, channels, height, width;             /* of x */
     long by_image, by_channel, by_row, by_column;     /* how far apart its numbers are in memory */
     long taps_down, taps_across, down, across, stride, padding; /* of the kernel; of the result */
+    long row_by_channel, row_by_tap;                            /* how far apart the weights are */
 } Sizes;
 
 #define INLINE static inline __attribute__((always_inline))
 /* Of the panel, rows and vectors of a row that are multiplied at a time: they stay in the nearest cache. */
 #define DEPTH 128
 #define MOST 5
+#define LINE 16 /* numbers that come from memory together */
+#define AHEAD 12 /* rows of weights that are asked for before they are needed */
 
 #if defined(__AVX__)
 #define WIDTH 8 /* also with AVX512: rows are filled up to whole vectors, and most have a few only */
@@ -37,15 +40,16 @@ static void lay_out(Sizes n, long pitch, const float *x, float *panel) {
 #pragma omp parallel for collapse(2)
     for (long c = 0; c < n.channels; c++)
         for (long ky = 0; ky < n.taps_down; ky++) {
-            float *rows = panel + (c * n.taps_down + ky) * n.taps_across * pitch;
+            const long next = n.row_by_tap * pitch;
+            float *rows = panel + c * n.row_by_channel * pitch + ky * n.taps_across * next;
             for (long kx = 0; kx < n.taps_across; kx++)
-                for (long i = size; i < pitch; i++) rows[kx * pitch + i] = 0;
+                for (long i = size; i < pitch; i++) rows[kx * next + i] = 0;
             for (long b = 0; b < n.images; b++)
                 for (long y = 0; y < n.down; y++) {
                     const long row = y * n.stride + ky - n.padding;
                     const float *from = x + b * n.by_image + c * n.by_channel + row * n.by_row;
                     float *to = rows + (b * n.down + y) * n.across;
-                    for (long kx = 0; kx < n.taps_across; kx++, to += pitch) {
+                    for (long kx = 0; kx < n.taps_across; kx++, to += next) {
                         if (row < 0 || row >= n.height)
                             for (long i = 0; i < n.across; i++) to[i] = 0;
                         else if (n.padding || n.by_column != 1)
@@ -69,6 +73,9 @@ INLINE void block(int rows, int vectors, const float *weight, long length, const
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; v++) sum[r][v] = (Vector){0};
+    /* Rows of weights are far apart, so that the processor does not see which come next. */
+    for (int r = 0; r < rows; r++)
+        for (long k = 0; k < depth; k += LINE) __builtin_prefetch(weight + (r + AHEAD) * length + k);
     for (long k = 0; k < depth; k++) {
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {

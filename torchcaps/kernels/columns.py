@@ -8,6 +8,8 @@ instead, a row for each weight (`columns.c`), and nothing is kept of the weights
 """
 
 import ctypes
+from functools import lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -26,13 +28,18 @@ class _Sizes(ctypes.Structure):
         *((name, ctypes.c_long) for name in ("images", "channels", "height", "width")),
         *((name, ctypes.c_long) for name in ("by_image", "by_channel", "by_row", "by_column")),
         *((name, ctypes.c_long) for name in ("taps_down", "taps_across", "down", "across", "stride", "padding")),
+        *((name, ctypes.c_long) for name in ("row_by_channel", "row_by_tap")),
     ]
 
 
 def supports(x: Float[Tensor, "b c h w"], weight: Float[Tensor, "o c kh kw"]) -> bool:
-    """Nothing is differentiated here, and the weights must lie in memory as the product takes them."""
-    fitting = x.dtype == torch.float32 and x.device.type == "cpu" and weight.is_contiguous() and weight.numel() > 0
+    """Nothing is differentiated here, and the weights of an output must lie side by side, channels first or last."""
+    fitting = x.dtype == torch.float32 and x.device.type == "cpu" and weight.numel() > 0 and _dense(weight)
     return fitting and not torch.is_grad_enabled() and native.library("columns") is not None
+
+
+def _dense(weight: Tensor) -> bool:
+    return weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
 
 
 def columns_conv2d(
@@ -43,10 +50,7 @@ def columns_conv2d(
     padding: int = 0,
 ) -> Float[Tensor, "b o yh yw"]:
     """What `conv2d(x, weight, bias, stride, padding)` returns, without a gradient."""
-    library = native.library("columns")
-    assert library is not None, "supports() was not asked"
-    function = library.columns
-    function.argtypes, function.restype = [_Sizes, *[ctypes.c_long] * 3, *[ctypes.c_void_p] * 5], None
+    x = x.contiguous()
     images, channels, height, width = x.shape
     outputs, kernel = len(weight), weight.shape[2:]
     down, across = ((size + 2 * padding - taps) // stride + 1 for size, taps in zip(x.shape[2:], kernel, strict=True))
@@ -54,7 +58,17 @@ def columns_conv2d(
     pitch = -(-places // WIDEST) * WIDEST
     panel = workspace.take(weight[0].numel(), pitch, like=x)
     result = x.new_empty(outputs, pitch)
-    sizes = _Sizes(images, channels, height, width, *x.stride(), *kernel, down, across, stride, padding)
-    function(sizes, outputs, pitch, torch.get_num_threads(), *native.pointers(x, weight, bias, panel, result))
+    rows = (kernel.numel(), 1) if weight.is_contiguous() else (1, channels)
+    sizes = _Sizes(images, channels, height, width, *x.stride(), *kernel, down, across, stride, padding, *rows)
+    _loop()(sizes, outputs, pitch, torch.get_num_threads(), *native.pointers(x, weight, bias, panel, result))
     workspace.give(panel)
     return result[:, :places].unflatten(1, (images, down, across)).transpose(0, 1)
+
+
+@lru_cache(maxsize=1)
+def _loop() -> Any:
+    library = native.library("columns")
+    assert library is not None, "supports() was not asked"
+    library.columns.argtypes = [_Sizes, *[ctypes.c_long] * 3, *[ctypes.c_void_p] * 5]
+    library.columns.restype = None
+    return library.columns

@@ -4,7 +4,7 @@
 |---|---|---|
 | plain | `torch.nn.functional.conv2d` | small work, and whatever the others do not know |
 | fourier | `phase_conv.py` | large kernels, strided too, many images |
-| tiles | `winograd.py` | 3x3 kernels, many channels |
+| tiles | `winograd.py` | small kernels, many channels |
 | columns | `columns.py` | large kernels and a few images, in inference |
 
 `cost.py` estimates each, `tuning.py` decides and remembers.
@@ -32,6 +32,10 @@ TWINS: dict[str, Callable[..., Tensor]] = {
 }
 
 
+QUICK = 1 << 20
+"""Weights below which one image is not worth a choice."""
+
+
 def convolve(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o yh yw"]:
     """`conv(x)`, by the twin that takes least."""
     twin = chosen(conv, x)
@@ -41,9 +45,10 @@ def convolve(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o
 
 
 def chosen(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> str:
-    if not _fits(conv, x):
+    mode = tuning.mode()
+    if mode == "plain" or tuning.traced() or (mode == "auto" and _quick(conv, x)) or not _fits(conv, x):
         return "plain"
-    if tuning.mode() == "fast":
+    if mode == "fast":
         return _fewest_products(conv, x)
     if x.device.type != "cpu":
         return "plain"
@@ -82,7 +87,7 @@ def described(
 
 def possible(case: cost.Conv) -> list[str]:
     """The twins for a convolution of float32 numbers on the CPU."""
-    tiles = case.kernel == (3, 3) and case.stride == 1 and native.library("tiles") is not None
+    tiles = winograd.knows(case.kernel, case.stride) and native.library("tiles") is not None
     laid_out = not case.training and native.library("columns") is not None
     return ["plain", "fourier", *["tiles"] * tiles, *["columns"] * laid_out]
 
@@ -90,6 +95,11 @@ def possible(case: cost.Conv) -> list[str]:
 def supports(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
     """Whether one of our twins computes this layer here."""
     return chosen(conv, x) != "plain"
+
+
+def _quick(conv: nn.Conv2d, x: Tensor) -> bool:
+    """One image and few weights, in inference: to choose would take as long as to compute."""
+    return len(x) == 1 and conv.weight.numel() < QUICK and not torch.is_grad_enabled()
 
 
 def _fits(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
@@ -122,7 +132,7 @@ def _fewest_products(conv: nn.Conv2d, x: Tensor) -> str:
     taps = [-(-size // stride) for size in kernel]
     fourier = factor_count((outputs[0], outputs[1]), (taps[0], taps[1]))
     tiles = winograd.supports(x, conv.weight, stride)
-    return "tiles" if tiles and winograd.cut((outputs[0], outputs[1])).products <= fourier else "fourier"
+    return "tiles" if tiles and winograd.cut((outputs[0], outputs[1]), taps[1]).products <= fourier else "fourier"
 
 
 def once(conv: nn.Conv2d, x: Tensor, training: bool, twin: str) -> None:

@@ -95,8 +95,8 @@ def work(twin: str, conv: Conv) -> Work:
 def _factors(twin: str, conv: Conv) -> tuple[int, int, int]:
     """Channels of a factor, factors, and rows of a factor's matrix product."""
     if twin == "tiles":
-        cut = winograd.cut(conv.result)
-        return conv.channels, cut.factors, conv.batch * cut.down * cut.across
+        cut = winograd.cut(conv.result, winograd.taps_of(conv.kernel[0], conv.stride))
+        return conv.channels * conv.stride**2, cut.factors, conv.batch * cut.down * cut.across
     taps = [math.ceil(size / conv.stride) for size in conv.kernel]
     return conv.channels * conv.stride**2, factor_count(conv.result, (taps[0], taps[1])), conv.batch
 

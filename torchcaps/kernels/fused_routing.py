@@ -22,7 +22,7 @@ from torch import Tensor
 from torchcaps.core.functional import length, votes
 from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.kernels import native, workspace
-from torchcaps.kernels.tuning import eligible
+from torchcaps.kernels.tuning import eligible, traced
 from torchcaps.routing import Dynamic, Routing
 
 GROUP_BYTES = 16 << 20
@@ -46,8 +46,10 @@ def route(routing: Dynamic, children: Capsules, weight: Float[Tensor, "i j d p"]
     """What `routing(votes(poses, weight), children)` returns, and that itself for other precisions and devices."""
     if not _served(*_operands(routing, children, weight)):
         return routing(votes(children.poses, weight), children)
+    # For one image, to go through `torch.library` takes as long as the loops.
+    computed = dynamic_routing if torch.is_grad_enabled() or traced() else _forward
     learned, options = (routing.log_priors, routing.bias), (routing.iterations, routing.leaky)
-    v, _ = dynamic_routing(children.poses, weight, *learned, *options, routing.gradient == "full")
+    v, _ = computed(children.poses, weight, *learned, *options, routing.gradient == "full")
     return RoutingOutput(v, length(v))
 
 
@@ -59,14 +61,16 @@ def _served(*tensors: Tensor) -> bool:
     return all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors) and _available()
 
 
-@torch.library.custom_op("torchcaps::dynamic_routing", mutates_args=())
-def dynamic_routing(
+def _forward(
     u: Tensor, weight: Tensor, prior: Tensor | None, bias: Tensor | None, iterations: int, leaky: bool, full: bool
 ) -> tuple[Tensor, Tensor]:
     """v `[b j d]`, and s of every iteration `[r b j d]` for the backward pass; `full` matters there only."""
     v, sums = _fake(u, weight, prior, bias, iterations, leaky, full)
     _call("route", _sizes(u, weight, prior, iterations, leaky, full), u, weight, prior, bias, sums, v)
     return v, sums
+
+
+dynamic_routing = torch.library.custom_op("torchcaps::dynamic_routing", _forward, mutates_args=())
 
 
 @dynamic_routing.register_fake

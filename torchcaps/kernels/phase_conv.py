@@ -51,7 +51,7 @@ def phase_conv2d(
 
 def is_pixel_major(x: Float[Tensor, "b c h w"]) -> bool:
     """Whether `x` lies in memory as `[h w b c]`."""
-    return x.permute(2, 3, 0, 1).is_contiguous()
+    return x.stride(1) == 1 and x.permute(2, 3, 0, 1).is_contiguous()
 
 
 class _Sizes(NamedTuple):

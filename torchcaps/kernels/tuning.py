@@ -24,6 +24,7 @@ from torchcaps.kernels import evidence
 from torchcaps.kernels.processor_time import one_thread, spent
 
 Mode = Literal["plain", "fast", "auto"]
+MODES = get_args(Mode)
 VARIABLE = "TORCHCAPS_KERNELS"
 CLOSE = 1.3
 """Twins whose computed cost is within this factor of the least are measured."""
@@ -46,7 +47,7 @@ _lock = threading.RLock()
 def mode() -> Mode:
     """`TORCHCAPS_KERNELS`: the plain twins, the kernels wherever they can, or whichever measures best."""
     value = os.environ.get(VARIABLE) or "auto"
-    if value not in get_args(Mode):
+    if value not in MODES:
         raise UserError(f"{VARIABLE} must be plain, fast or auto, not '{value}'")
     return value  # pyright: ignore[reportReturnType]
 

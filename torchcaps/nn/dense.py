@@ -1,5 +1,7 @@
 """Every child votes for every parent."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -45,6 +47,12 @@ class DenseCaps(nn.Module):
                 f"DenseCaps({count}, {size}, ...) would fit"
             )
         return dispatch.route(self.routing, given, self.weight, trace=trace)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "DenseCaps":
+        """`to(memory_format=torch.channels_last)` takes W for the weight of a convolution: its layout is kept."""
+        super()._apply(fn, recurse)
+        self.weight.data = self.weight.data.contiguous()
+        return self
 
     def extra_repr(self) -> str:
         children, parents, dim, child_dim = self.weight.shape

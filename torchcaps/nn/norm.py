@@ -16,7 +16,8 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         if not (self.training and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1):
-            if not phase_conv.is_pixel_major(input):
+            # Of one image that is channels last as well, which needs no other view.
+            if input.stride(0) >= input.stride(3) or not phase_conv.is_pixel_major(input):
                 return super().forward(input)
             # All pixels of all images as one image, channels last: the only layout that torch has a fast path for.
             b, c, h, w = input.shape
