@@ -1,15 +1,15 @@
 """Convolution with a fifth to a half of the multiplications: Winograd's minimal filtering (Lavin and Gray 2016).
 
-The plain twin is `torch.nn.functional.conv2d`. Of a 3x3 convolution, the result is cut into tiles of 4x4 pixels, each of which depends on 6x6
-pixels of the image, or of 6x6, which depend on 8x8. Both, and the kernel, are turned into 36 or 64 factors, of which
-those with the same number are multiplied as matrices from channels to channels:
+The plain twin is `torch.nn.functional.conv2d`. The result of a 3x3 convolution is cut into tiles of 4x4 pixels, each of
+which depends on 6x6 pixels of the image, or of 6x6, which depend on 8x8. Both, and the kernel, are turned into 36 or 64
+factors, of which those with the same number are multiplied as matrices from channels to channels:
 
     x̂ [f bt c] = B'xB,   ŵ [f o c] = GwG',   ŷ[f] = x̂[f] ŵ[f]',   y = A'ŷA          t running over the tiles of an image
 
 That is 36 products for 16 pixels instead of 144, or 64 for 36 instead of 324. A convolution of stride 2 is the sum of
 four of stride 1, one for each phase of rows and columns modulo 2, with kernels half as large; the phases are just more
-channels. A 4x4 kernel becomes four of 2x2: 4 · 49 products for 36 pixels instead of 576. Gradients are the adjoint maps.
-The transforms are loops in C, each one pass over memory (`tiles.c`); where there are none, it is not used.
+channels. A 4x4 kernel becomes four of 2x2: 4 · 49 products for 36 pixels instead of 576. Gradients are the adjoint
+maps. The transforms are loops in C, each one pass over memory (`tiles.c`); where there are none, it is not used.
 """
 
 import ctypes
@@ -24,8 +24,8 @@ from torch.autograd.function import once_differentiable
 from torchcaps.kernels import native, workspace
 from torchcaps.kernels.remembered import remembered
 
-TILES, TAPS, STRIDES = (4, 6), (2, 3), (1, 2)
-"""Of results; of kernels, in each phase; of convolutions."""
+TILES, STRIDES = {2: (6,), 3: (4, 6)}, (1, 2)
+"""Sides of tiles, by that of the kernel in one phase; strides of convolutions."""
 Kind = Literal["INPUT", "WEIGHT", "OUTPUT"]
 
 
@@ -45,7 +45,7 @@ def supports(x: Float[Tensor, "b c h w"], weight: Float[Tensor, "o c kh kw"], st
 
 
 def knows(kernel: tuple[int, int], stride: int) -> bool:
-    return kernel[0] == kernel[1] and stride in STRIDES and taps_of(kernel[0], stride) in TAPS
+    return kernel[0] == kernel[1] and stride in STRIDES and taps_of(kernel[0], stride) in TILES
 
 
 def taps_of(kernel: int, stride: int) -> int:
@@ -79,7 +79,7 @@ class Cut(NamedTuple):
 def cut(outputs: tuple[int, int], taps: int = 3) -> Cut:
     """Into the tiles that take fewer products; the smaller ones, which round less, if both take as many."""
     height, width = outputs
-    cuts = (Cut(tile, -(-height // tile), -(-width // tile), taps) for tile in TILES)
+    cuts = (Cut(tile, -(-height // tile), -(-width // tile), taps) for tile in TILES[taps])
     return min(cuts, key=lambda cut: cut.products)
 
 
