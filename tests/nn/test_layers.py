@@ -114,3 +114,9 @@ def test_em_starts_with_votes_that_count_beside_its_variance_floor() -> None:
     votes = torch.einsum("bip,ijdp->bijd", torch.nn.functional.normalize(torch.randn(4, 32, 8), dim=2), em.weight)
     assert isinstance(em.routing, EM)
     assert votes.var(1).mean() > 100 * em.routing.variance_floor
+
+
+def test_channels_last_is_for_convolutions_only() -> None:
+    layer = DenseCaps(6, 4, 3, 5).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    assert layer.weight.is_contiguous()
+    assert layer.weight.is_leaf

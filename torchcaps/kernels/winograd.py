@@ -24,8 +24,8 @@ from torch.autograd.function import once_differentiable
 from torchcaps.kernels import native, workspace
 from torchcaps.kernels.remembered import remembered
 
-TILES, TAPS, STRIDES = (4, 6), (2, 3), (1, 2)
-"""Of results; of kernels, in each phase; of convolutions."""
+TILES, STRIDES = {2: (6,), 3: (4, 6)}, (1, 2)
+"""Sides of tiles, by that of the kernel in one phase; strides of convolutions."""
 Kind = Literal["INPUT", "WEIGHT", "OUTPUT"]
 
 
@@ -45,7 +45,7 @@ def supports(x: Float[Tensor, "b c h w"], weight: Float[Tensor, "o c kh kw"], st
 
 
 def knows(kernel: tuple[int, int], stride: int) -> bool:
-    return kernel[0] == kernel[1] and stride in STRIDES and taps_of(kernel[0], stride) in TAPS
+    return kernel[0] == kernel[1] and stride in STRIDES and taps_of(kernel[0], stride) in TILES
 
 
 def taps_of(kernel: int, stride: int) -> int:
@@ -79,7 +79,7 @@ class Cut(NamedTuple):
 def cut(outputs: tuple[int, int], taps: int = 3) -> Cut:
     """Into the tiles that take fewer products; the smaller ones, which round less, if both take as many."""
     height, width = outputs
-    cuts = (Cut(tile, -(-height // tile), -(-width // tile), taps) for tile in TILES)
+    cuts = (Cut(tile, -(-height // tile), -(-width // tile), taps) for tile in TILES[taps])
     return min(cuts, key=lambda cut: cut.products)
 
 
