@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from torchcaps.kernels import native
+from torchcaps.kernels.operators import operator
 
 LANES = 8
 SCALARS = 4
@@ -161,8 +162,7 @@ def _check(
         raise ValueError("every iteration needs one inverse temperature and one density scale")
 
 
-@torch.library.custom_op("torchcaps::em_forward", mutates_args=(), device_types="cpu")
-def em_forward(
+def _forward(
     poses: Tensor,
     activations: Tensor,
     weight: Tensor,
@@ -220,14 +220,12 @@ def _outputs(poses: Tensor, n: Sizes, keep: bool) -> tuple[Tensor, Tensor, Tenso
     return poses.new_empty(*shape, n.dim), poses.new_empty(shape), poses.new_empty(parents), poses.new_empty(norms)
 
 
-@em_forward.register_fake
-def _(poses, activations, weight, beta_u, beta_a, places, owners, added, inverse_temperature, *options):  # pyright: ignore
+def _fake_forward(poses, activations, weight, beta_u, beta_a, places, owners, added, inverse_temperature, *options):  # pyright: ignore
     *_, matrix, local, keep = options
     return _outputs(poses, sizes(poses, weight, places, len(inverse_temperature), matrix, local), keep)
 
 
-@torch.library.custom_op("torchcaps::em_backward", mutates_args=(), device_types="cpu")
-def em_backward(
+def _gradients(
     grad_mean: Tensor,
     grad_activation: Tensor,
     kept_parents: Tensor,
@@ -285,8 +283,7 @@ def em_backward(
     return gradients
 
 
-@em_backward.register_fake
-def _(grad_mean, grad_activation, kept_parents, kept_norms, *inputs):  # pyright: ignore
+def _fake_gradients(grad_mean, grad_activation, kept_parents, kept_norms, *inputs):  # pyright: ignore
     return tuple(tensor.new_empty(tensor.shape) for tensor in inputs[:5])
 
 
@@ -314,4 +311,5 @@ def _backward(
     return *em_backward(*grads, *saved, *ctx.options), *[None] * 10
 
 
-em_forward.register_autograd(_backward, setup_context=_setup_context)
+em_forward = operator("em_forward", _forward, _fake_forward, _backward, _setup_context)
+em_backward = operator("em_backward", _gradients, _fake_gradients)

@@ -22,6 +22,7 @@ from torch import Tensor
 from torchcaps.core.functional import length, votes
 from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.kernels import native, workspace
+from torchcaps.kernels.operators import operator
 from torchcaps.kernels.tuning import eligible, traced
 from torchcaps.routing import Dynamic, Routing
 
@@ -70,10 +71,6 @@ def _forward(
     return v, sums
 
 
-dynamic_routing = torch.library.custom_op("torchcaps::dynamic_routing", _forward, mutates_args=())
-
-
-@dynamic_routing.register_fake
 def _fake(
     u: Tensor, weight: Tensor, prior: Tensor | None, bias: Tensor | None, iterations: int, leaky: bool, full: bool
 ) -> tuple[Tensor, Tensor]:
@@ -81,8 +78,7 @@ def _fake(
     return u.new_empty(len(u), parents, dim), u.new_empty(iterations, len(u), parents, dim)
 
 
-@torch.library.custom_op("torchcaps::dynamic_routing_backward", mutates_args=())
-def dynamic_routing_backward(
+def _gradients(
     grad: Tensor, u: Tensor, weight: Tensor, prior: Tensor | None, sums: Tensor, leaky: bool, full: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of u, of W, of the priors (empty if there are none) and of s, summed over the iterations `[b j d]`."""
@@ -93,7 +89,6 @@ def dynamic_routing_backward(
     return results
 
 
-@dynamic_routing_backward.register_fake
 def _fake_backward(
     grad: Tensor, u: Tensor, weight: Tensor, prior: Tensor | None, sums: Tensor, leaky: bool, full: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -116,7 +111,8 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     return grad_u, grad_weight, None if prior is None else grad_prior, grad_bias, None, None, None
 
 
-dynamic_routing.register_autograd(_backward, setup_context=_setup_context)
+dynamic_routing = operator("dynamic_routing", _forward, _fake, _backward, _setup_context)
+dynamic_routing_backward = operator("dynamic_routing_backward", _gradients, _fake_backward)
 
 _NAMES = "batch children parents dim child_dim iterations leaky full priors group span outer inner"
 

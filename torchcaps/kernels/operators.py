@@ -1,0 +1,28 @@
+"""Functions as operators of PyTorch, so that `torch.compile`, autograd and `opcheck` know them.
+
+`torch.library.custom_op` does the same and more: at its first call it imports the whole compiler, a second or more that
+every training would wait for. What is left out is only its guard against being traced into, which these do not need.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_LIBRARY = torch.library.Library("torchcaps", "FRAGMENT")
+
+
+def operator(
+    name: str,
+    compute: Callable[..., Any],
+    fake: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+    setup_context: Callable[..., Any] | None = None,
+) -> Any:
+    """`torchcaps::name` for tensors on the CPU; `fake` makes results of the right shapes without numbers."""
+    _LIBRARY.define(name + torch.library.infer_schema(compute, mutates_args=()))
+    _LIBRARY.impl(name, compute, "CPU")
+    torch.library.register_fake(f"torchcaps::{name}", fake, lib=_LIBRARY)
+    if backward is not None:
+        torch.library.register_autograd(f"torchcaps::{name}", backward, setup_context=setup_context, lib=_LIBRARY)
+    return getattr(torch.ops.torchcaps, name).default
