@@ -87,6 +87,8 @@ def _worker(twin: str, name: str, batch: int, threads: int | None) -> Iterator[C
     with tempfile.TemporaryDirectory() as cache:
         # Nothing remembered from before: the first step includes the choice of kernels.
         environment = {"TORCHCAPS_KERNELS": "auto" if twin == "ours" else "plain", "XDG_CACHE_HOME": cache}
+        # The threads of a twin that has finished must not spin on the cores that the next one needs.
+        environment |= {"OMP_WAIT_POLICY": "passive"}
         # Ours sets this on import, and keeps freed memory; the twin is PyTorch as it comes.
         environment |= {} if twin == "ours" else {"THP_MEM_ALLOC_ENABLE": "0"}
         context = get_context("spawn")
