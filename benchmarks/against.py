@@ -36,7 +36,8 @@ for line in sys.stdin:
 def worker(checkout: Path, name: str, batch: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_WAIT_POLICY": "passive"}
     command = [sys.executable, "-c", STEP, name, batch]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(command, **pipes, text=True, env=environment, cwd=checkout)
 
 
 def step(process: subprocess.Popen[str]) -> float:
