@@ -34,7 +34,7 @@ for line in sys.stdin:
 
 
 def worker(checkout: Path, name: str, batch: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_WAIT_POLICY": "passive"}
+    environment = os.environ | {"PYTHONPATH": str(checkout)}
     command = [sys.executable, "-c", STEP, name, batch]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     return subprocess.Popen(command, **pipes, text=True, env=environment, cwd=checkout)
