@@ -89,14 +89,14 @@ class EM(Routing):
             data = r.sum(1)
             shares = r / (data + NO_DATA).unsqueeze(1)
             mean = torch.einsum("bij,bijd->bjd", shares, votes)
-            squares = (votes - mean.unsqueeze(1)).square()
-            variance = torch.einsum("bij,bijd->bjd", shares, squares) + self.variance_floor
+            variance = torch.einsum("bij,bijd->bjd", shares, (votes - mean.unsqueeze(1)).square())
+            variance = variance + self.variance_floor
             log_sigma = variance.log() / 2
             cost = (self.beta_u * log_sigma.shape[2] + log_sigma.sum(2)) * (data / even)
             scaled = inverse_temperature * (self.beta_a - cost)
             activation = scaled.sigmoid()
             if t < self.iterations - 1 or recorder:
-                distances = torch.einsum("bijd,bjd->bij", squares, 0.5 / variance)
+                distances = torch.einsum("bijd,bjd->bij", (votes - mean.unsqueeze(1)).square(), 0.5 / variance)
                 log_density = -(distances + _offset(log_sigma))
                 agreement = logsigmoid(scaled).unsqueeze(1) + self.density_scale * log_density
                 recorder.add(R, logits, agreement)
