@@ -68,7 +68,10 @@ def main() -> None:
         print(json.dumps(rows[-1]))
     describe = ["git", "-C", older, "describe", "--always"]
     commit = subprocess.run(describe, capture_output=True, text=True).stdout.strip()
-    origin = {**manifest({"train": {"seed": 0}}, {}), "command": " ".join(["python", "benchmarks/against.py", *cases])}
+    origin = {
+        **manifest({"train": {"seed": 0}}, {}),
+        "command": " ".join(["python", "benchmarks/against.py", "OLDER_CHECKOUT", *cases]),
+    }
     write_json(ROOT / "results" / "bench" / "against.json", {**origin, "before": commit, "rows": rows})
 
 

@@ -81,6 +81,7 @@ def _run(options: dict[str, Any], steps: int, seed: int) -> dict[str, Any]:
             train.append(round(right / (steps // LOOKS), 4))
             right = 0.0
     origin = manifest({"train": {"seed": seed}}, {})
+    origin["command"] = " ".join(["python", "benchmarks/em_trials.py", *sys.argv[1:]])
     return {
         "options": options,
         "seed": seed,

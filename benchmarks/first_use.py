@@ -111,7 +111,8 @@ def main() -> None:
     result = {"first_step_seconds": first, "worst_ratio": worst, "after_bursts": tries}
     print(json.dumps(result, indent=2))
     origin = manifest({"train": {"seed": 0}}, {})
-    write_json(RESULT, {**origin, **result, "seconds": round(time.perf_counter() - start, 1)})
+    command = " ".join(["python", "benchmarks/first_use.py", *sys.argv[1:]])
+    write_json(RESULT, {**origin, "command": command, **result, "seconds": round(time.perf_counter() - start, 1)})
 
 
 if __name__ == "__main__":
