@@ -67,9 +67,9 @@ def peak_bytes(routing: Routing, rows: int, together: int, shape: VoteShape, tra
     children, parents = rows * i * (p + 1), rows * j * (d + 1)
     iterations = routing.iterations
     if isinstance(routing, EM):
-        inside = (3 if iterations == 1 else 4) * votes + 6 * logits
+        inside = 3 * votes + 6 * logits
         if training:
-            inside = (4 + 2 * iterations) * votes + (2 + 3 * iterations) * logits
+            inside = (2 + 4 * iterations) * votes + (2 + 3 * iterations) * logits
     else:
         inside = votes + 6 * logits
         if training:
