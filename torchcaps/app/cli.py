@@ -11,12 +11,13 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import NoReturn
 
 from torchcaps import __version__
 from torchcaps.app import flags, listings
-from torchcaps.app.flags import AMOUNT, COUNT, Add, adder, data_names, device_flag, json_flag
+from torchcaps.app.flags import AMOUNT, COUNT, Add, adder, device_flag, json_flag
 from torchcaps.app.output import printable
 from torchcaps.core.errors import UserError
 from torchcaps.experiments import EXPERIMENTS
@@ -36,6 +37,8 @@ environment variables:
 Completion of names and flags by the shell: pip install 'torchcaps[completion]', then, in bash or zsh,
   eval "$(register-python-argcomplete torchcaps)"
 """
+
+data_names = partial(listings.names, "data")
 
 
 class Parser(argparse.ArgumentParser):
@@ -82,7 +85,7 @@ def _trained(parser: Parser, **options: object) -> Add:
 
 
 def _with_weights() -> list[str]:
-    return [row["name"] for row in listings.models() if row["pretrained"]]
+    return [row["name"] for row in listings.rows("models") if row["pretrained"]]
 
 
 def _evaluate(parser: Parser) -> None:

@@ -7,6 +7,7 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torchcaps.app import listings
@@ -52,14 +53,6 @@ def device_flag(add: Add) -> None:
     add("--device", "cpu, cuda, cuda:1, ... (default: auto, a GPU if there is one, else the CPU)", default="auto")
 
 
-def data_names() -> list[str]:
-    return [row["name"] for row in listings.data()]
-
-
-def _routing_names() -> list[str]:
-    return [row["name"] for row in listings.routings()]
-
-
 def own_default(field: str) -> str:
     """What the models have for a field of the training, the most common first.
 
@@ -102,7 +95,7 @@ def train_flags(train: argparse.ArgumentParser) -> None:
         return adder(train.add_argument_group(title, about))
 
     models = "a name from 'torchcaps models' (not needed with --resume)"
-    adder(train)("model", models, lambda: [row["name"] for row in listings.models()], nargs="?")
+    adder(train)("model", models, partial(listings.names, "models"), nargs="?")
 
     add = group("budget", "At least one is needed; of several, the one that ends first.")
     add("--epochs", "passes over the training set", **AMOUNT, metavar="N")
@@ -114,7 +107,7 @@ def train_flags(train: argparse.ArgumentParser) -> None:
         "--data",
         "a data set by name (default: the one the model is meant for); or your own images: a folder with one "
         "sub-folder per class, perhaps below train/, val/ and test/, or a .csv of path, label and perhaps split",
-        data_names,
+        partial(listings.names, "data"),
         metavar="NAME|DIR|CSV",
     )
     held_out = f"training images held out to watch progress, at most a tenth (default: {usual['validation']})"
@@ -141,8 +134,8 @@ def train_flags(train: argparse.ArgumentParser) -> None:
     device_flag(add)
 
     add = group("network", "Changes to the model; what is not given stays as it is.")
-    routings = f"{', '.join(_routing_names())}; see 'torchcaps routings'"
-    add("--routing", routings, _routing_names, metavar="NAME")
+    routings = f"{', '.join(listings.names('routings'))}; see 'torchcaps routings'"
+    add("--routing", routings, partial(listings.names, "routings"), metavar="NAME")
     usually = "the model's own, or the routing's, see 'torchcaps routings'"
     add("--iterations", f"of the routing (default: {usually})", **COUNT)
     through = "through all iterations of dynamic routing, or the last only (default: full)"
