@@ -19,7 +19,7 @@ from torchcaps import __version__
 from torchcaps.app import flags, listings
 from torchcaps.app.flags import AMOUNT, COUNT, Add, adder, device_flag, json_flag
 from torchcaps.app.output import printable
-from torchcaps.core.errors import UserError
+from torchcaps.core.errors import UserError, on_command_line
 from torchcaps.experiments import EXPERIMENTS
 
 EPILOG = """\
@@ -201,6 +201,7 @@ def main(arguments: list[str] | None = None) -> None:
     _complete(parser)
     args = parser.parse_args(arguments)
     module, _, function = args.does.partition(".")
+    before = on_command_line.set(True)
     try:
         if module != "lists":
             from torchcaps.kernels.workspace import keep_freed_memory
@@ -219,6 +220,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
+    finally:
+        on_command_line.reset(before)
 
 
 if __name__ == "__main__":
