@@ -216,7 +216,7 @@ def test_matlab_values_of_every_kind(tmp_path):
     )  # fmt: skip
     (tmp_path / "x.mat").write_bytes(mat(cell, records, numeric("big", np.array([[2**40]]), 14, 12)))
     read = matlab.read(tmp_path / "x.mat")
-    assert [read["c"][0].item(), read["c"][1]] == [1.5, "hé"]
+    assert read["c"] is None
     assert [record["a"].item() for record in read["s"]] == [1, 2]
     assert read["big"].item() == 2**40
 
@@ -239,7 +239,7 @@ def test_matlab_refuses_what_it_cannot_read(tmp_path):
     assert "far too large" in refused(matlab.read, path, mat(compressed(numeric("v", DIGITS, 9, 2), cut=3)))
     nested = numeric("", np.ones((1, 1)), 6, 9)
     for _ in range(200):
-        nested = array(1, (1, 1), "n", nested)
+        nested = structure("n", a=nested)
     assert "damaged" in refused(matlab.read, path, mat(nested))
 
 
