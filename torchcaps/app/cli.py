@@ -180,7 +180,7 @@ COMMANDS: dict[str, tuple[str, str, Callable[[Parser], None]]] = {
     "serve": ("asking.serve", "open the playground in the browser", _serve),
     "bench": ("commands.bench", "measure plain PyTorch against torchcaps, in one run", _bench),
     "doctor": ("commands.doctor", "what this machine has, which kernels run on it, and why", _json_alone),
-    "reproduce": ("reproducing.reproduce", "run an experiment of the papers, from data to verdict", _reproduce),
+    "reproduce": ("commands.reproduce", "run an experiment of the papers, from data to verdict", _reproduce),
     "demo": ("commands.demo", DEMO, _demo),
 }
 """By name: the function that it calls, a line of help, and what adds its flags; that one's docstring describes it."""
