@@ -146,6 +146,13 @@ _SETS = (
         files="mnist",
         rule=RULES["multimnist-iou80"],
     ),
+    PairedSet(
+        "multimnist-iou80-box20",
+        "the same, of 20x20 boxes instead of the ink's",
+        (1, 36, 36),
+        files="mnist",
+        rule=RULES["multimnist-iou80-box20"],
+    ),
     NamedSet("translated-mnist", "digits anywhere on a 40x40 canvas", (1, 40, 40), files="mnist"),
     NamedSet("affnist", "digits under small affine transformations (for testing)", (1, 40, 40)),
     NamedSet(
