@@ -152,6 +152,14 @@ def _evaluate(parser: Parser) -> None:
     parser.add_argument(
         "--pairs", type=more_than_zero(int), default=pairs, help=f"MultiMNIST: how many test pairs (default: {pairs})"
     )
+    parser.add_argument(
+        "--corruptions",
+        action="store_true",
+        help="also score spoilt images: specks, noise, a grey ground, other strokes, turned, cut off; a run keeps the "
+        "table for its report",
+    )
+    beside = parser.add_argument("--beside", metavar="RUN", help="with --corruptions: another run or model to compare")
+    completed(beside, _with_weights)
     device_flag(parser)
     json_flag(parser)
 

@@ -14,6 +14,7 @@ from torchcaps.viz.figures.pictures import (
     reconstructions,
     segmentations,
     separations,
+    titled_rows,
 )
 from torchcaps.viz.figures.scores import confusion_matrix, reliability
 from torchcaps.viz.figures.style import style, to_png
@@ -38,6 +39,7 @@ __all__ = [
     "segmentations",
     "separations",
     "style",
+    "titled_rows",
     "to_png",
     "training_curves",
     "vote_histograms",
