@@ -103,7 +103,7 @@ def example_pairs(
     return sheet.figure
 
 
-def titled_rows(rows: Sequence[tuple[str, Float[Tensor, "n c h w"]]]) -> Figure:
+def titled_rows(rows: Sequence[tuple[str, Float[Tensor, "_ _ _ _"]]]) -> Figure:
     """Pictures in rows, each with a title on its left, such as the same images spoilt in several ways."""
     left, columns = 3.1, max(len(pictures) for _, pictures in rows)
     width = left + columns + (columns - 1) * GAP

@@ -15,6 +15,7 @@ from torch import nn
 
 from torchcaps.analysis import corruptions, metrics, probes
 from torchcaps.analysis.probes import Answers
+from torchcaps.analysis.segmentation import RULES, segmentation
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import read_json
 from torchcaps.core.types import ModelOutput
@@ -30,6 +31,7 @@ from torchcaps.viz.figures.scores import FEW
 from torchcaps.viz.report.page import Table
 
 PAIRS, SEPARATIONS, WORST, SPOILT = 7, 6, 12, 5
+MASKS = 1000
 RIGHT, ABSENT, WRONG = 6, 2, 2
 FIRST_LENGTHS, WORST_LENGTHS = 4, 2
 
@@ -123,6 +125,7 @@ def sections(run: FinishedRun) -> Iterator[Section | Table]:
         yield from _animation(run)
         if several:
             yield _separations(run)
+            yield _masks(run)
     yield _lengths(run)
     if several:
         yield _breakdown(run)
@@ -194,6 +197,19 @@ def _separations(run: FinishedRun) -> Section:
     )
     draw = partial(figures.separations, batch.images, batch.targets, pictures)
     return Section("separation", "Each digit reconstructed separately", about, draw)
+
+
+def _masks(run: FinishedRun) -> Table:
+    found = segmentation(run.model, run.data, most=MASKS)
+    about = (
+        f"The two longest capsules of {min(MASKS, len(run.data)):,} test pairs, decoded one at a time. Overlap:"
+        " intersection over union of a digit and the pixels given to it. Claimed: the share of the ink that is given to"
+        " a digit; of ink that belongs to both digits, the share that is given to both."
+    )
+    rows = [
+        (RULES[name].title, *(f"{row[key]:.1%}" for key in ("iou", "covered", "shared"))) for name, row in found.items()
+    ]
+    return Table("Pixels of each digit", about, ("given to a digit", "overlap", "claimed", "shared, by both"), rows)
 
 
 def _lengths(run: FinishedRun) -> Section:
