@@ -92,25 +92,12 @@ def _evaluate(parser: Parser) -> None:
     add = _trained(parser)
     add("--data", "another data set by name, or another folder of images of the same classes", data_names)
     pairs = listings.kept()["training"]["test_pairs"]
-<<<<<<< HEAD
     add("--pairs", f"MultiMNIST: how many test pairs (default: {pairs})", type=COUNT["type"], default=pairs)
+    spoilt = "also score spoilt images: specks, noise, a grey ground, other strokes, turned, cut off"
+    add("--corruptions", f"{spoilt}; a run keeps the table for its report", action="store_true")
+    add("--beside", "with --corruptions: another run or model to compare", _with_weights, metavar="RUN")
     device_flag(add)
     json_flag(add)
-=======
-    parser.add_argument(
-        "--pairs", type=more_than_zero(int), default=pairs, help=f"MultiMNIST: how many test pairs (default: {pairs})"
-    )
-    parser.add_argument(
-        "--corruptions",
-        action="store_true",
-        help="also score spoilt images: specks, noise, a grey ground, other strokes, turned, cut off; a run keeps the "
-        "table for its report",
-    )
-    beside = parser.add_argument("--beside", metavar="RUN", help="with --corruptions: another run or model to compare")
-    completed(beside, _with_weights)
-    device_flag(parser)
-    json_flag(parser)
->>>>>>> hC/main
 
 
 def _predict(parser: Parser) -> None:

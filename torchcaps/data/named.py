@@ -126,6 +126,7 @@ _PAIRS = {
     "multimnist": ("mnist", "two digits, shifted by up to 4, sum clipped at 1"),
     "multimnist-mini": ("mnist-mini", _MINI),
     "multimnist-iou80": ("mnist", "two digits, pixel maximum, boxes overlap by IoU >= 0.8"),
+    "multimnist-iou80-box20": ("mnist", "the same, of 20x20 boxes instead of the ink's"),
 }
 _AFFINE = {
     "affnist-style": ("mnist", "the same by our recipe, one map for each digit"),
@@ -135,38 +136,7 @@ _SETS = (
     NamedSet("mnist", "60,000 + 10,000 handwritten digits", (1, 28, 28), augment=_SHIFTED),
     NamedSet("mnist-mini", "5,000 + 1,000 of them, inside the package", (1, 28, 28), augment=_SHIFTED),
     NamedSet("fashion-mnist", "60,000 + 10,000 pieces of clothing", (1, 28, 28), FASHION, augment=_SHIFTED),
-<<<<<<< HEAD
     *(PairedSet(name, about, (1, 36, 36), files=f, rule=RULES[name]) for name, (f, about) in _PAIRS.items()),
-=======
-    PairedSet(
-        "multimnist",
-        "two digits, shifted by up to 4, sum clipped at 1",
-        (1, 36, 36),
-        files="mnist",
-        rule=RULES["multimnist"],
-    ),
-    PairedSet(
-        "multimnist-mini",
-        "the same of the digits inside the package",
-        (1, 36, 36),
-        files="mnist-mini",
-        rule=RULES["multimnist-mini"],
-    ),
-    PairedSet(
-        "multimnist-iou80",
-        "two digits, pixel maximum, boxes overlap by IoU >= 0.8",
-        (1, 36, 36),
-        files="mnist",
-        rule=RULES["multimnist-iou80"],
-    ),
-    PairedSet(
-        "multimnist-iou80-box20",
-        "the same, of 20x20 boxes instead of the ink's",
-        (1, 36, 36),
-        files="mnist",
-        rule=RULES["multimnist-iou80-box20"],
-    ),
->>>>>>> hC/main
     NamedSet("translated-mnist", "digits anywhere on a 40x40 canvas", (1, 40, 40), files="mnist"),
     NamedSet("affnist", "digits under small affine transformations (for testing)", (1, 40, 40)),
     *(

@@ -1,7 +1,7 @@
 """Max pooling of 2x2 pixels (or none), batch normalisation and ReLU as one operator, for training.
 
-The plain twin is `relu(batch_norm(max_pool2d(x, 2)))`. Where it goes over memory eleven times, forward and backward, the
-loops in `norm.c` do so four times. Of the map before pooling only the place of each largest pixel is kept.
+The plain twin is `relu(batch_norm(max_pool2d(x, 2)))`. Where it goes over memory eleven times, forward and backward,
+the loops in `norm.c` do so four times. Of the map before pooling only the place of each largest pixel is kept.
 """
 
 import ctypes
