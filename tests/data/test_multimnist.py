@@ -7,7 +7,7 @@ from torchcaps import data as named
 from torchcaps.core.errors import UserError
 from torchcaps.data.sets import ImageSet
 from torchcaps.data.synthetic.multimnist import RULES, Digits, PairSet, PairStream, box_iou
-from torchcaps.data.transforms import bounding_boxes
+from torchcaps.data.transforms import Augmentation, bounding_boxes
 from torchcaps.testing import check_pairs, check_test_set
 
 OVERLAY = {name: rule.overlay for name, rule in RULES.items()}
@@ -110,3 +110,18 @@ def test_digits_that_make_no_pair_are_refused() -> None:
     digits = named.images("mnist-mini", "test").take(torch.tensor([0]))
     with pytest.raises(UserError, match="make no pairs"):
         Digits(digits, RULES["multimnist"]).sample(8, torch.Generator().manual_seed(0))
+
+
+def test_both_digits_of_a_pair_are_augmented_alike() -> None:
+    data = named.resolve("multimnist-mini")
+    images = data.images("train")
+    plain, turned = (
+        data.stream(images, 3, augment=a).batch(5, 16) for a in (None, Augmentation(rotation=15, part=0.5))
+    )
+    assert torch.equal(plain.labels, turned.labels)
+    same = (plain.images == turned.images).flatten(1).all(1)
+    assert 0 < same.sum() < 16, "a part of the pairs is changed"
+    torch.testing.assert_close(turned.images, turned.targets.sum(1).clamp(max=1))
+    assert torch.equal(
+        turned.images, data.stream(images, 3, augment=Augmentation(rotation=15, part=0.5)).batch(5, 16).images
+    )

@@ -143,7 +143,9 @@ def train_flags(train: argparse.ArgumentParser) -> None:
     add("--recipe", "the paper's text, or the authors' released code (default: paper)", choices=["paper", "official"])
     add("--no-reconstruction", "train without the decoder", action="store_true")
 
-    add = group("your own images", "All but --size also work with data sets by name that have one object in an image.")
+    add = group(
+        "your own images", "All but --size also work with data sets by name, but --balance not with pairs of digits."
+    )
     add("--size", "scale to so many pixels (default: what suits the images, up to 64)", metavar="N|HxW")
     rare = "show rare classes more often (default: auto, if one has over ten times the images of another)"
     add("--balance", rare, choices=["auto", "none", "classes"])
@@ -157,6 +159,8 @@ def train_flags(train: argparse.ArgumentParser) -> None:
         ("crop", "show a window with sides smaller by up to this share"),
         ("colour", "vary brightness, contrast and saturation by up to this share"),
         ("cutout", "hide a square with sides of this share"),
+        ("strokes", "make bright strokes wider or narrower in this share of the images"),
+        ("part", "change this share of the images, and leave the others as they are"),
     ):
         add(f"--{name}", about, type=float, metavar="SHARE")
     add("--flip", "mirror half of the images, or none", action=argparse.BooleanOptionalAction)

@@ -12,10 +12,9 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
-from torch.nn.functional import max_pool2d, pad
 
 from torchcaps.data.sets import Batch, ScoredSet, generator_for
-from torchcaps.data.transforms import affine, affine_matrices, bounding_boxes, place
+from torchcaps.data.transforms import affine, affine_matrices, bounding_boxes, narrower, place, wider
 
 SEED = 15
 """Of everything that is random here; it has no other use."""
@@ -56,13 +55,13 @@ def background(images: Images, generators: Generators, value: float = 0.12) -> I
 
 
 def thicker(images: Images, generators: Generators) -> Images:
-    """Strokes are one pixel wider: each value is the largest of the 2x2 pixels to its right and below."""
-    return max_pool2d(pad(images, (0, 1, 0, 1), mode="replicate"), 2, 1)
+    """Strokes are one pixel wider."""
+    return wider(images)
 
 
 def thinner(images: Images, generators: Generators) -> Images:
-    """Strokes are one pixel narrower: each value is the smallest of the 2x2 pixels to its right and below."""
-    return 1 - thicker(1 - images, generators)
+    """Strokes are one pixel narrower."""
+    return narrower(images)
 
 
 def rotation(images: Images, generators: Generators, degrees: float = 15.0) -> Images:

@@ -73,9 +73,7 @@ class PairedSet(NamedSet):
     def stream(
         self, images: ImageSet, seed: int, pool: int | None = None, augment: Augmentation | None = None
     ) -> Stream:
-        if augment is not None:
-            raise UserError(f"{self.name} makes its pairs by a rule of its own: leave the augmentation out")
-        return PairStream(Digits(images, self.rule), seed, pool)
+        return PairStream(Digits(images, self.rule), seed, pool, augment)
 
     def scored(self, images: ImageSet, pairs: int = TEST_PAIRS) -> ScoredSet:
         return PairSet(self.name, Digits(images, self.rule), pairs)

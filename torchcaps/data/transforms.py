@@ -6,12 +6,12 @@ torchvision, which has such transforms, has no CPU build that fits, and because 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64, Shaped
 from torch import Generator, Tensor
-from torch.nn.functional import affine_grid, grid_sample, pad
+from torch.nn.functional import affine_grid, grid_sample, max_pool2d, pad
 
 from torchcaps.core.errors import UserError
 
@@ -167,6 +167,25 @@ def cutout(images: Shaped[Tensor, "b c h w"], share: float, generator: Generator
     return images.masked_fill(hole, 0)
 
 
+def wider(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    """Bright strokes one pixel wider: each value is the largest of the 2x2 pixels to its right and below."""
+    return max_pool2d(pad(images, (0, 1, 0, 1), mode="replicate"), 2, 1)
+
+
+def narrower(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    """Bright strokes one pixel narrower: each value is the smallest of the 2x2 pixels to its right and below."""
+    return 1 - wider(1 - images)
+
+
+def random_width(
+    images: Float[Tensor, "b c h w"], generator: Generator, share: float = 1.0
+) -> Float[Tensor, "b c h w"]:
+    """The given share of images gets wider strokes or narrower ones, each equally likely."""
+    drawn = torch.rand(len(images), 1, 1, 1, generator=generator)
+    images = torch.where(drawn < share / 2, wider(images), images)
+    return torch.where(drawn > 1 - share / 2, narrower(images), images)
+
+
 def _within(generator: Generator, limit: float, *shape: int) -> Tensor:
     """Uniform from -limit to limit."""
     return (2 * torch.rand(*shape, generator=generator) - 1) * limit
@@ -177,7 +196,8 @@ class Augmentation:
     """Random changes of an image in training; each number is the largest amount, and zero switches a change off.
 
     `shift` in pixels, `rotation` in degrees; `scale`, `shear`, `crop`, `colour` and `cutout` as shares. A shift alone
-    copies whole pixels; together with a map that needs resampling it is one with it.
+    copies whole pixels; together with a map that needs resampling it is one with it. `strokes` is the share of images
+    whose bright strokes become one pixel wider or narrower, `part` the share of images that are changed at all.
     """
 
     shift: int = 0
@@ -188,8 +208,15 @@ class Augmentation:
     crop: float = 0.0
     colour: float = 0.0
     cutout: float = 0.0
+    strokes: float = 0.0
+    part: float = 1.0
 
     def __call__(self, images: Shaped[Tensor, "b c h w"], generator: Generator) -> Shaped[Tensor, "b c h w"]:
+        if self.part < 1:
+            chosen = torch.rand(len(images), 1, 1, 1, generator=generator) < self.part
+            return torch.where(chosen, replace(self, part=1.0)(images, generator), images)
+        if self.strokes:
+            images = random_width(images, generator, self.strokes)
         if self.flip:
             images = random_flip(images, generator)
         if self.rotation or self.scale or self.shear or self.crop:

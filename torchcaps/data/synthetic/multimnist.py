@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from torchcaps.core.errors import UserError
 from torchcaps.data.dataset import TEST_PAIRS
 from torchcaps.data.sets import Batch, ImageSet, generator_for, in_epochs, to_float
-from torchcaps.data.transforms import bounding_boxes, place
+from torchcaps.data.transforms import Augmentation, bounding_boxes, place
 
 SHIFT = 4
 PATIENCE = 20
@@ -92,11 +92,14 @@ class Digits:
             ok &= box_iou(moved[:, 0], moved[:, 1]) >= self.rule.min_iou
         return ok
 
-    def draw(self, pairs: Pairs) -> Batch:
+    def draw(self, pairs: Pairs, changed: Callable[[Tensor], Tensor] | None = None) -> Batch:
+        """The images of these pairs; `changed` is done to both digits of a pair alike, before they are overlaid."""
         height, width = self.canvas
         digits = self.images.images[pairs.digits.flatten()]
         placed = place(digits, pairs.shifts.flatten(0, 1) + SHIFT, height, width)
         sources = to_float(placed).unflatten(0, (-1, 2))
+        if changed is not None:
+            sources = changed(sources.flatten(1, 2)).unflatten(1, (2, -1))
         overlay = sources.amax(1) if self.rule.overlay == "maximum" else sources.sum(1).clamp_(max=1)
         return Batch(overlay, self.images.labels[pairs.digits], sources)
 
@@ -133,6 +136,7 @@ class PairStream:
     source: Digits
     seed: int
     pool: int | None = None
+    augment: Augmentation | None = None
 
     def __len__(self) -> int:
         return self.pool or len(self.source.images)
@@ -143,10 +147,14 @@ class PairStream:
         return self.source.sample(self.pool, generator_for(self.seed))
 
     def batch(self, step: int, size: int) -> Batch:
+        generator = generator_for(self.seed, step)
         if self.pool is None:
-            return self.source.draw(self.source.sample(size, generator_for(self.seed, step)))
-        chosen = in_epochs(self.pool, self.seed, step, size)
-        return self.source.draw(Pairs(self._pool.digits[chosen], self._pool.shifts[chosen]))
+            pairs = self.source.sample(size, generator)
+        else:
+            chosen = in_epochs(self.pool, self.seed, step, size)
+            pairs = Pairs(self._pool.digits[chosen], self._pool.shifts[chosen])
+        augment = self.augment
+        return self.source.draw(pairs, None if augment is None else lambda images: augment(images, generator))
 
 
 @dataclass(frozen=True, eq=False)
