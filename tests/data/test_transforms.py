@@ -17,14 +17,18 @@ from torchcaps.data.transforms import (
     augmentation,
     colour_jitter,
     cutout,
+    narrower,
     place,
     random_affine,
     random_flip,
     shift,
+    wider,
 )
 from torchcaps.testing import check_augmentation
 
-EVERYTHING = Augmentation(shift=3, rotation=30, scale=0.3, shear=0.2, flip=True, crop=0.2, colour=0.5, cutout=0.3)
+EVERYTHING = Augmentation(
+    shift=3, rotation=30, scale=0.3, shear=0.2, flip=True, crop=0.2, colour=0.5, cutout=0.3, strokes=0.5
+)
 
 
 def noise(*shape: int) -> Tensor:
@@ -194,7 +198,7 @@ def test_augmentation_is_a_pure_function_of_the_generator(kind: Augmentation, ch
     torch.testing.assert_close(floats, one / 255, atol=3 / 255, rtol=0)  # rounded after each part
 
 
-@pytest.mark.parametrize("field", asdict(Augmentation()))
+@pytest.mark.parametrize("field", [name for name in asdict(Augmentation()) if name != "part"])
 def test_every_field_does_something(field: str) -> None:
     images = noise(8, 3, 12, 12)
     alone = Augmentation(**{field: asdict(EVERYTHING)[field]})
@@ -205,3 +209,17 @@ def test_an_unknown_preset_is_refused_by_name() -> None:
     assert augmentation("digits") is PRESETS["digits"]
     with pytest.raises(UserError, match="'strong'; there are none, shift, digits, natural"):
         augmentation("strong")
+
+
+def test_a_part_of_the_images_is_left_as_it_is() -> None:
+    images = noise(400, 1, 8, 8)
+    changed = Augmentation(flip=True, strokes=1.0, part=0.3)(images, Generator().manual_seed(0))
+    assert 0.2 < (changed != images).flatten(1).any(1).float().mean() < 0.4
+
+
+def test_strokes_grow_and_shrink_by_a_pixel() -> None:
+    image = torch.zeros(1, 1, 9, 9)
+    image[..., 3:6, 2:7] = 1.0
+    assert wider(image).sum() == 4 * 6
+    assert narrower(image).sum() == 2 * 4
+    assert narrower((255 * image).byte()).sum() == 255 * 2 * 4

@@ -167,19 +167,19 @@ def cutout(images: Shaped[Tensor, "b c h w"], share: float, generator: Generator
     return images.masked_fill(hole, 0)
 
 
-def wider(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+def wider(images: Shaped[Tensor, "b c h w"]) -> Shaped[Tensor, "b c h w"]:
     """Bright strokes one pixel wider: each value is the largest of the 2x2 pixels to its right and below."""
-    return max_pool2d(pad(images, (0, 1, 0, 1), mode="replicate"), 2, 1)
+    return max_pool2d(pad(images.float(), (0, 1, 0, 1), mode="replicate"), 2, 1).to(images.dtype)
 
 
-def narrower(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+def narrower(images: Shaped[Tensor, "b c h w"]) -> Shaped[Tensor, "b c h w"]:
     """Bright strokes one pixel narrower: each value is the smallest of the 2x2 pixels to its right and below."""
-    return 1 - wider(1 - images)
+    return (-wider(-images.float())).to(images.dtype)
 
 
 def random_width(
-    images: Float[Tensor, "b c h w"], generator: Generator, share: float = 1.0
-) -> Float[Tensor, "b c h w"]:
+    images: Shaped[Tensor, "b c h w"], generator: Generator, share: float = 1.0
+) -> Shaped[Tensor, "b c h w"]:
     """The given share of images gets wider strokes or narrower ones, each equally likely."""
     drawn = torch.rand(len(images), 1, 1, 1, generator=generator)
     images = torch.where(drawn < share / 2, wider(images), images)
