@@ -6,7 +6,7 @@
 
 from torchcaps.viz.figures.animation import Animation, learning_gif
 from torchcaps.viz.figures.charts import capsule_lengths, class_misses, pair_breakdown, training_curves
-from torchcaps.viz.figures.comparisons import Curve, Measured, curves, dots
+from torchcaps.viz.figures.comparisons import Curve, Interval, Measured, curves, dots, intervals
 from torchcaps.viz.figures.pictures import (
     example_pairs,
     mistakes,
@@ -23,6 +23,7 @@ from torchcaps.viz.figures.votes import vote_histograms
 __all__ = [
     "Animation",
     "Curve",
+    "Interval",
     "Measured",
     "capsule_lengths",
     "class_misses",
@@ -30,6 +31,7 @@ __all__ = [
     "curves",
     "dots",
     "example_pairs",
+    "intervals",
     "learning_gif",
     "mistakes",
     "pair_breakdown",
