@@ -6,6 +6,7 @@ import torch
 from torchcaps import data as named
 from torchcaps.core.errors import UserError
 from torchcaps.data.sets import ImageSet
+from torchcaps.data.synthetic import multimnist
 from torchcaps.data.synthetic.multimnist import RULES, Digits, PairSet, PairStream, box_iou
 from torchcaps.data.transforms import Augmentation, bounding_boxes
 from torchcaps.testing import check_pairs, check_test_set
@@ -104,6 +105,18 @@ def test_the_test_set_is_pinned_and_begins_the_same_at_any_size(split: ImageSet)
     for some, more in zip(small.pairs, large.pairs, strict=True):
         assert torch.equal(some, more[:50])
     assert small.sha256() == "0905677d58dba28414678b3e1fef9e3f742e9949e9312d1b86a7612ca31ab2f5"
+
+
+def test_the_shares_of_the_digits_are_those_that_are_written() -> None:
+    for name in ("multimnist", "multimnist-iou80", "multimnist-iou80-box20"):
+        if not named.DATA[name].is_here():
+            pytest.skip("MNIST is not fetched")
+        test = named.load_test_set(name)
+        assert isinstance(test, PairSet)
+        labels = test.source.images.labels[test.pairs.digits]
+        shares = [f"{100 * (labels == k).any(1).double().mean().item():.1f}" for k in range(10)]
+        (line,) = [line.split() for line in str(multimnist.__doc__).splitlines() if line.split()[:1] == [name]]
+        assert line[1:] == shares
 
 
 def test_digits_that_make_no_pair_are_refused() -> None:

@@ -1,6 +1,7 @@
 """Figures: what they show, and that nothing sticks out of them."""
 
 import io
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,6 +57,10 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     ),
     "lengths of clothes": lambda: figures.capsule_lengths(
         noise(3, 1, 28, 28), noise(3, 10), torch.tensor([[0], [1], [9]]), FASHION, margins=False
+    ),
+    "titled rows": lambda: figures.titled_rows([("grey", noise(4, 1, 36, 36)), ("in colour", noise(2, 3, 20, 24))]),
+    "intervals": lambda: figures.intervals(
+        [figures.Interval("a CNN", 0.004, 0.001, 0.007), figures.Interval("one seed", 0.002, -math.inf, math.inf)], "x"
     ),
     "breakdown": lambda: figures.pair_breakdown(
         dict.fromkeys(("both", "one", "none", "first answer is in the image", "second"), 1.0)

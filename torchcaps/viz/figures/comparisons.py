@@ -53,6 +53,35 @@ def dots(groups: Mapping[str, Sequence[Measured]], label: str, percent: bool = T
     return figure
 
 
+class Interval(NamedTuple):
+    """A line of a plot of differences: its name, the mean and the ends of its interval."""
+
+    name: str
+    mean: float
+    low: float
+    high: float
+
+
+def intervals(rows: Sequence[Interval], label: str) -> Figure:
+    """Differences in percentage points with their intervals; blue where the interval does not reach zero."""
+    figure = Figure(figsize=(WIDTH, 0.75 + 0.33 * len(rows)), layout="constrained")
+    ax = figure.add_subplot()
+    known = [100 * abs(end) for row in rows for end in (row.mean, row.low, row.high) if abs(end) < 1]
+    reach = 1.15 * max(known, default=1.0) or 1.0
+    for y, row in enumerate(rows):
+        colour = BLUE if row.low > 0 or row.high < 0 else GREY
+        low, high = (max(-reach, min(reach, 100 * end)) for end in (row.low, row.high))
+        ax.plot([low, high], [y, y], color=colour, linewidth=2, solid_capstyle="butt")
+        ax.plot(100 * row.mean, y, "o", color=colour, markersize=5)
+    ax.axvline(0, color=ORANGE, linewidth=1)
+    ax.set_yticks(range(len(rows)), [row.name for row in rows])
+    ax.set(ylim=(len(rows) - 0.4, -0.6), xlim=(-reach, reach))
+    ax.grid(True, axis="x")
+    ax.tick_params(left=False)
+    figure.supxlabel(label, fontsize=rcParams["axes.labelsize"], color=rcParams["axes.labelcolor"])
+    return figure
+
+
 class Curve(NamedTuple):
     """Values over `x`, one list for each seed."""
 
