@@ -6,9 +6,11 @@ python tools/ship.py runs/multimnist-shipped --data multimnist multimnist-iou80
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from torchcaps.analysis.corruptions import robustness
 from torchcaps.analysis.evaluate import evaluate
 from torchcaps.core.files import read_json, write_json, write_tensors
 from torchcaps.data import load_test_set
@@ -21,26 +23,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("--data", nargs="+", required=True, help="test sets to score the shipped weights on")
+    parser.add_argument("--model", help="the model's name, where the run was begun from Python with a network")
+    parser.add_argument(
+        "--continued",
+        action="store_true",
+        help="the run began with the shipped weights: their card goes into the new one",
+    )
     arguments = parser.parse_args()
     model, config = load_run(arguments.run)
     half = {k: v.half() if v.is_floating_point() else v for k, v in model.state_dict().items()}
     model.load_state_dict({k: v.float() if v.dtype == torch.float16 else v for k, v in half.items()})
-    name = config["train"]["model"]
+    name = arguments.model or config["train"]["model"]
     manifest, result = read_json(arguments.run / "manifest.json"), read_json(arguments.run / "result.json")
     card = {
         "sha256": write_tensors(FOLDER / f"{name}.safetensors", half),
         "parameters": count_parameters(model),
         "scores": {data: evaluate(model, load_test_set(data)) for data in arguments.data},
+        "corruptions": robustness(model, load_test_set(arguments.data[0])),
         "recipe": config["train"],
         "seconds": result["seconds"],
         "images_seen": result["images_seen"],
         "command": manifest["command"],
         "continued": manifest.get("continued", []),
+        "began_with": _origin(read_json(FOLDER / f"{name}.json")) if arguments.continued else None,
         "versions": manifest["versions"],
         "machine": manifest["machine"],
     }
     write_json(FOLDER / f"{name}.json", card)
     print(json.dumps(card["scores"], indent=2))
+
+
+def _origin(card: dict[str, Any]) -> dict[str, Any]:
+    """What a later card says about the weights that a training began with."""
+    return {key: card[key] for key in ("sha256", "recipe", "seconds", "images_seen", "command", "continued")}
 
 
 if __name__ == "__main__":
