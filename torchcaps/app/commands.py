@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from torchcaps.app.output import print_json, print_table, printable, score_line
-from torchcaps.core.errors import UserError
+from torchcaps.core.errors import UserError, argument
+from torchcaps.core.files import read_json
 from torchcaps.data import DATA
+from torchcaps.data.folder import RECORD
 from torchcaps.data.transforms import Augmentation
 from torchcaps.experiments import EXPERIMENTS
 from torchcaps.models.registry import configure, find
@@ -21,6 +23,9 @@ TRAINING = (
     "pairs", "balance", "device", "checkpoint_seconds",
 )  # fmt: skip
 """Flags of `train` that are keywords of `fit`."""
+CHANGEABLE = ("epochs", "steps", "max_seconds", "lr", "checkpoint_seconds", "device")
+"""Those that `--resume` takes."""
+HOW = ("does", "command", "out", "resume", "quiet", "json", "tensorboard")
 
 
 def data_fetch(args: Namespace) -> None:
@@ -38,8 +43,8 @@ def train(args: Namespace) -> None:
     if args.resume:
         if not args.out:
             raise UserError("--resume needs --out, the run folder to go on with")
-        out, budget = Path(args.out), {name: getattr(args, name) for name in ("epochs", "steps", "max_seconds")}
-        result = go_on(out, **budget, quiet=args.quiet, tensorboard=args.tensorboard)
+        out = Path(args.out)
+        result = go_on(out, **_changes(args, out), quiet=args.quiet, tensorboard=args.tensorboard)
     else:
         out, result = _new_training(args)
     if not result:
@@ -47,6 +52,22 @@ def train(args: Namespace) -> None:
     if args.json:
         return print_json(result)
     print(f"{score_line(result)} after {result['seconds']:.0f} s; the run is in {out}")
+
+
+def _changes(args: Namespace, run: Path) -> dict[str, Any]:
+    """What a run is gone on with. A flag that would change anything else is refused, not ignored."""
+    saved = read_json(run / "config.json")
+    network, training = saved["model"], saved["train"]
+    begun = {**network, **network.get("routing_options", {}), **(training["augment"] or {}), **training}
+    begun |= {"no_reconstruction": network.get("decoder") is None, "augment": args.augment, "size": args.size}
+    given = {name: value for name, value in vars(args).items() if value not in (None, False)}
+    if (run / RECORD).exists():
+        given.pop("data", None)  # the record says which images
+    fixed = [name for name in given if name not in (*CHANGEABLE, *HOW) and given[name] != begun.get(name)]
+    if fixed:
+        flags = ", ".join("the model" if name == "model" else argument(name) for name in fixed)
+        raise UserError(f"{run} was begun with another value of {flags}: leave it out, or begin another run")
+    return {name: getattr(args, name) for name in CHANGEABLE if getattr(args, name) != "auto"}
 
 
 def _new_training(args: Namespace) -> tuple[Path, dict[str, Any]]:

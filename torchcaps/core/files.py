@@ -7,12 +7,12 @@ import hashlib
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedWriter
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torch import Tensor
 
@@ -28,11 +28,17 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or usual) / "torchcaps"
 
 
+_numbers = count()
+
+
 @contextmanager
 def written_whole(path: Path, *, mode: int = 0o666, sync: bool = True) -> Iterator[BufferedWriter]:
-    """Written to a temporary file, synced, then renamed: whoever looks sees the old file or the new one."""
+    """Written to a temporary file, synced, then renamed: whoever looks sees the old file or the new one.
+
+    The folder is synced too. After a power loss the new name is there, and what is removed next was needed no more.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}")
     try:
         with open(os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode), "wb") as file:
             yield file
@@ -40,8 +46,45 @@ def written_whole(path: Path, *, mode: int = 0o666, sync: bool = True) -> Iterat
             if sync:
                 os.fsync(file.fileno())
         beside.replace(path)
+        if sync:
+            _sync_folder(path.parent)
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Names reach the disk. Not every system can do this: Windows does it by itself."""
+    with suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def take_lock(file: IO[Any], wait: bool = False) -> bool:
+    """Lock an open file for this process; False if another holds it. The lock ends with the process, however it ends.
+
+    Where a system or a file system has no locks, everybody gets one.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        import msvcrt
+
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)  # pyright: ignore
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def write_bytes(path: Path, content: bytes) -> None:

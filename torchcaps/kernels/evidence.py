@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchcaps.core.files import cache_folder
+from torchcaps.core.files import cache_folder, take_lock
 from torchcaps.core.machine import processor
 from torchcaps.kernels.cache import write_whole
 
@@ -73,11 +73,6 @@ def _read_all() -> dict[str, dict[str, Any]]:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Between reading and writing no other process writes, where the system has locks."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
     with open(path().with_suffix(".lock"), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        take_lock(file, wait=True)
         yield

@@ -72,7 +72,9 @@ def fit(
         _check(training)
         run = Path(out)
         # Of several processes only the first looks: it may have begun to write before the others are here.
-        if not resume and os.environ.get("RANK", "0") == "0" and (run / "config.json").exists():
+        # After a worker was killed, torchrun starts the same command once more: that goes on.
+        again = resume or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        if not again and os.environ.get("RANK", "0") == "0" and (run / "config.json").exists():
             others = f"go on with {argument('resume', True)}, or choose another {argument('out')}"
             raise UserError(f"{run} already holds a run: {others}")
         both = test if is_tensors(data) and is_tensors(test) else None

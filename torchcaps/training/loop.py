@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torchcaps.core.errors import UserError, argument
+from torchcaps.core.progress import say
 from torchcaps.data.sets import Batch, generator_for
 from torchcaps.models.config import known_kind
 from torchcaps.routing import EM, Dynamic, Routing
@@ -24,6 +25,7 @@ from torchcaps.training.progress import Reporter
 from torchcaps.training.runs import Checkpoint
 from torchcaps.training.scoring import exact_match, score
 from torchcaps.training.state import State
+from torchcaps.training.stopping import Stop
 from torchcaps.training.task import Task
 
 Probe = Callable[[nn.Module], dict[str, float]]
@@ -45,13 +47,17 @@ def run_loop(
     state: State,
     checkpoint: Checkpoint | None,
     reporter: Reporter | None,
+    stop: Stop,
     *,
     rank: int = 0,
     world: int = 1,
     probe: Probe | None = None,
     loss: Loss | None = None,
 ) -> None:
-    """Step until the budget is used up; only the first process has a checkpoint to write and somebody to report to."""
+    """Step until the budget is used up; only the first process has a checkpoint to write and somebody to report to.
+
+    Asked to stop, by Ctrl-C or by a scheduler, it saves first.
+    """
     device = next(state.model.parameters()).device
     wrapped = _parallel(state.model) if world > 1 else state.model
     total_steps = config.total_steps(len(task.stream))
@@ -91,12 +97,32 @@ def run_loop(
             state.rows.append(row | (probe(state.model) if probe else {}))
             if reporter:
                 reporter.show(row, progress, state.seconds)
-        if checkpoint and time.perf_counter() - last_save > config.checkpoint_seconds:
-            state.save(checkpoint)
+        if checkpoint and (stop.asked or time.perf_counter() - last_save > config.checkpoint_seconds):
+            _save(config, state, checkpoint)
             last_save = time.perf_counter()
+            if stop.asked:
+                say(f"stopped at step {state.step}, which is saved: go on with {argument('resume', True)}")
+        stop.if_asked()
     _watch(state, task, 1.0)
     if checkpoint:
-        state.save(checkpoint)
+        _save(config, state, checkpoint)
+
+
+def _save(config: TrainConfig, state: State, checkpoint: Checkpoint) -> None:
+    """Weights that are not finite never take the place of good ones."""
+    for name, value in state.model.state_dict().items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise _diverged(f"{name} is not finite", config, state, checkpoint)
+    state.save(checkpoint)
+
+
+def _diverged(what: str, config: TrainConfig, state: State, checkpoint: Checkpoint | None) -> UserError:
+    kept = checkpoint.step() if checkpoint else None
+    slower = argument("lr", f"{config.lr / 3:.1g}")
+    if kept is None:
+        return UserError(f"{what} at step {state.step}: try {slower}")
+    on = f"go on from there with {argument('resume', True)} and {slower}"
+    return UserError(f"{what} at step {state.step}; the checkpoint of step {kept} is kept: {on}")
 
 
 def _parallel(model: nn.Module) -> DistributedDataParallel:

@@ -15,21 +15,27 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from torchcaps import __version__
 from torchcaps.core.errors import UserError, argument
-from torchcaps.core.files import packed, read_json, read_tensors, write_bytes, write_json, write_tensors
+from torchcaps.core.files import packed, read_json, read_tensors, take_lock, write_bytes, write_json, write_tensors
 from torchcaps.core.machine import processor
+from torchcaps.core.progress import say
 from torchcaps.data import TEST_PAIRS, DataSet, ScoredSet, resolve
 from torchcaps.data.folder import RECORD
 from torchcaps.data.tensors import UNNAMED
 from torchcaps.models.config import model_from_config
+from torchcaps.training.config import TrainConfig
 
+P, Result = ParamSpec("P"), TypeVar("Result")
 Rows = list[dict[str, Any]]
 ANSWERS = "answers.safetensors"
 MOST_ANSWERS = 100_000
@@ -45,29 +51,96 @@ def write_rows(path: Path, rows: Rows) -> None:
 
 
 class Checkpoint:
-    """A small JSON file that names a large tensor file and its hash. Renaming the JSON is the moment of truth.
+    """The last two states of a run. Of each, a small JSON file names a large tensor file and its hash.
 
-    A tensor file is named after its content: also at the same step, none takes the place of the one that is pointed to.
+    Renaming the newer JSON file is the moment at which a state counts. A tensor file is named after its content: also
+    at the same step, none takes the place of one that is pointed to.
     """
 
     def __init__(self, run: Path) -> None:
         self.folder = run / "checkpoint"
-        self.pointer = self.folder / "latest.json"
+        self.latest, self.previous = self.folder / "latest.json", self.folder / "previous.json"
 
     def save(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         content, sha256 = packed(tensors)
         path = self.folder / f"step-{state['step']}-{sha256[:12]}.safetensors"
         write_bytes(path, content)
-        write_json(self.pointer, {"file": path.name, "sha256": sha256, **state})
+        before = self._file(self.latest)
+        if before not in (None, path.name) and (self.folder / str(before)).exists():
+            write_bytes(self.previous, self.latest.read_bytes())
+        write_json(self.latest, {"file": path.name, "sha256": sha256, **state})
+        kept = {path.name, self._file(self.previous)}
         for old in self.folder.glob("*.safetensors"):
-            if old != path:
-                old.unlink(missing_ok=True)
+            if old.name not in kept:
+                with suppress(OSError):  # a file too many is no reason to end a training
+                    old.unlink()
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        if not self.pointer.exists():
+        """The newest state that is whole."""
+        damage: list[UserError] = []
+        for pointer in (self.latest, self.previous):
+            if not pointer.exists():
+                continue
+            try:
+                state = read_json(pointer)
+                if not isinstance(state, dict) or not {"file", "sha256", "step"} <= state.keys():
+                    raise UserError(f"{pointer} is damaged: it names no checkpoint")
+                tensors = read_tensors(self.folder / Path(str(state["file"])).name, state["sha256"])
+            except UserError as error:
+                damage.append(error)
+                continue
+            if damage:
+                say(f"{damage[0]}; going on from step {state['step']}, the checkpoint before it")
+                write_bytes(self.latest, pointer.read_bytes())
+            return tensors, state
+        if damage:
+            raise damage[0]
+        return None
+
+    def step(self) -> int | None:
+        """Of the newest state."""
+        return read_json(self.latest).get("step") if self.latest.exists() else None
+
+    def _file(self, pointer: Path) -> str | None:
+        """The tensor file that a pointer names, if it can be read."""
+        try:
+            return Path(str(read_json(pointer)["file"])).name
+        except (UserError, KeyError, TypeError):
             return None
-        state = read_json(self.pointer)
-        return read_tensors(self.folder / Path(state["file"]).name, state["sha256"]), state
+
+
+@contextmanager
+def alone(run: Path) -> Iterator[None]:
+    """One training in a folder at a time: another one is refused. Whoever is killed makes room.
+
+    Of several processes of one training the first holds the folder. One that was made for nothing goes again.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    made = not run.exists()
+    run.mkdir(parents=True, exist_ok=True)
+    lock = run / ".lock"
+    try:
+        with open(lock, "ab") as file:
+            if not take_lock(file):
+                raise UserError(f"another training is at work in {run}: wait for its end, or choose another folder")
+            yield
+    finally:
+        if made and os.listdir(run) == [lock.name]:
+            lock.unlink()
+            run.rmdir()
+
+
+def alone_in_its_folder(train: Callable[Concatenate[TrainConfig, Path, P], Result]) -> Callable[..., Result]:
+    """Holds the run folder, the second argument, as long as a training lasts."""
+
+    @wraps(train)
+    def held(config: TrainConfig, out: Path, *args: P.args, **options: P.kwargs) -> Result:
+        with alone(out):
+            return train(config, out, *args, **options)
+
+    return held
 
 
 def load_run(path: str | Path, *, model: nn.Module | None = None, **given: Any) -> tuple[Any, dict[str, Any]]:
@@ -134,6 +207,15 @@ def read_answers(run: Path) -> tuple[Tensor, Tensor] | None:
         return None
     kept = read_tensors(run / ANSWERS, digest)
     return kept["lengths"], kept["labels"]
+
+
+def change(run: Path, **given: Any) -> None:
+    """Change what may change in a run that is gone on with, such as its learning rate."""
+    saved = read_json(run / "config.json")
+    changed = {**saved["train"], **{name: value for name, value in given.items() if value is not None}}
+    if changed != saved["train"]:
+        write_json(run / "config.json", {**saved, "train": changed})
+        keep_origin(run, {"command": _command()})
 
 
 def prolong(run: Path, budget: dict[str, float | None]) -> None:

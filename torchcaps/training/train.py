@@ -29,6 +29,7 @@ from torchcaps.training.optim import make_optimisers
 from torchcaps.training.progress import Reporter
 from torchcaps.training.scoring import score
 from torchcaps.training.state import State
+from torchcaps.training.stopping import Stop
 from torchcaps.training.task import Task, check_fits, load_task
 
 
@@ -38,18 +39,28 @@ def go_on(
     epochs: float | None = None,
     steps: int | None = None,
     max_seconds: float | None = None,
+    lr: float | None = None,
+    checkpoint_seconds: float | None = None,
+    device: str | None = None,
     quiet: bool = False,
     tensorboard: bool = False,
 ) -> dict[str, Any]:
-    """Go on with the run in a folder as it was begun; a larger budget prolongs it, also if it was finished."""
+    """Go on with the run in a folder as it was begun; a larger budget prolongs it, also if it was finished.
+
+    Another learning rate holds from here on.
+    """
     run = Path(out)
     with quietly(quiet):
-        runs.prolong(run, {"epochs": epochs, "steps": steps, "max_seconds": max_seconds})
+        read_json(run / "config.json")
+        with runs.alone(run):
+            runs.prolong(run, {"epochs": epochs, "steps": steps, "max_seconds": max_seconds})
+            runs.change(run, lr=lr, checkpoint_seconds=checkpoint_seconds, device=device)
         saved = read_json(run / "config.json")
         config = TrainConfig(**saved["train"])
         return train(config, run, build=lambda: model_from_config(saved["model"]), tensorboard=tensorboard)
 
 
+@runs.alone_in_its_folder
 def train(
     config: TrainConfig,
     out: Path,
@@ -109,9 +120,9 @@ def train(
         if module is not None:
             # Its first weights come from outside: a run that is killed at once has to find them again.
             state.save(checkpoint)
-    with Reporter(config, out if tensorboard else None) if rank == 0 else nullcontext() as reporter:
+    with Reporter(config, out if tensorboard else None) if rank == 0 else nullcontext() as reporter, Stop() as stop:
         written = checkpoint if rank == 0 else None
-        run_loop(config, task, state, written, reporter, rank=rank, world=world, probe=probe, loss=loss)
+        run_loop(config, task, state, written, reporter, stop, rank=rank, world=world, probe=probe, loss=loss)
     if world > 1:
         dist.destroy_process_group()
     if module is not None and average is not None:
