@@ -98,6 +98,28 @@ def test_the_margin_grows_with_progress_alone() -> None:
     assert model.margin == pytest.approx(0.2)
 
 
+def test_the_authors_margin_is_a_sigmoid() -> None:
+    model = create_model("matrix-smallnorb-small", **TINY, margin=(0.2, 0.99), margin_schedule="sigmoid")
+    for step in (0, 100_000, 300_000, 700_000):
+        model.schedule(step / 700_000)
+        assert model.margin == pytest.approx(0.2 + 0.79 / (1 + np.exp(4 - step / 50_000)), abs=1e-12)
+
+
+def test_batch_normalisation_and_spread_activations_are_options() -> None:
+    torch.manual_seed(0)
+    images = next(named.images("mnist-mini", "test").batches(16)).images
+    flat = create_model("matrix-smallnorb-small", **TINY)
+    model = create_model("matrix-smallnorb-small", **TINY, norm=True, activation_init=(3.0, -1.0))
+    normalised = model.backbone[1](model.backbone[0](images))
+    torch.testing.assert_close(normalised.mean((0, 2, 3)), torch.zeros(8), rtol=0, atol=1e-5)
+    torch.testing.assert_close(normalised.std((0, 2, 3)), torch.ones(8), rtol=0, atol=1e-2)
+    spread, narrow = (one.primary(one.backbone(images)).activations.std() for one in (model, flat))
+    assert spread > 3 * narrow
+    assert model.primary.conv.bias[16::17].tolist() == [-1.0, -1.0]
+    assert "norm" not in str(flat.backbone).lower()
+    check_model(model, (1, 28, 28))
+
+
 def test_interrupted_and_resumed_ends_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the margin of the loss, which is no part of the checkpoint."""
     given = {"data": "mnist-mini", "epochs": 1.0, "batch": 4, "per_class": 8, "validation": 0}

@@ -158,7 +158,7 @@ def _optimisation(train: argparse.ArgumentParser, usual: dict[str, Any]) -> None
     group.add_argument("--lr", type=more_than_zero(float), metavar="RATE", help=f"learning rate {own_default('lr')}")
     group.add_argument("--optimiser", choices=["adam", "muon"], help=own_default("optimiser"))
     group.add_argument(
-        "--schedule", choices=["decay", "cosine", "linear", "constant"],
+        "--schedule", choices=["decay", "cosine", "linear", "exponential", "constant"],
         help=f"how the learning rate falls {own_default('schedule')}",
     )  # fmt: skip
     group.add_argument(
@@ -169,6 +169,10 @@ def _optimisation(train: argparse.ArgumentParser, usual: dict[str, Any]) -> None
         "--average", type=share, metavar="DECAY",
         help="decay of an exponential average of the weights, such as 0.999 "
         f"(default: {usual['average'] or '0, no average'})",
+    )  # fmt: skip
+    group.add_argument(
+        "--clip", type=more_than_zero(float), metavar="NORM",
+        help="shorten a step's gradient to this norm where it is longer (default: never)",
     )  # fmt: skip
     group.add_argument(
         "--seed", type=zero_or_more(int), metavar="N",
