@@ -327,6 +327,36 @@ def heinsen(votes: Array, f_a: Array, iterations: int, beta_use: Array, beta_ign
     return Routed(mu, np.array([logistic(x) for x in score]), passes)
 
 
+def heinsen_2022(
+    x: Array, f_a: Array, votes: Array, iterations: int, beta_use: Array, beta_ign: Array, **network: Array
+) -> Routed:
+    """Heinsen 2022, one number after the other; `network` are the parameters of G, S and the last A."""
+    children, parents, dim = votes.shape
+    pose = len(x[0])
+    ones, zeros = np.ones(dim), np.zeros(dim)
+    S, y, passes = np.zeros((children, parents)), np.zeros((parents, dim)), []
+    for _ in range(iterations):
+        R = np.array([softmax(row) for row in S])
+        found = np.zeros((children, parents))
+        for j in range(parents):
+            total = np.zeros(dim)
+            for i in range(children):
+                used = f_a[i] * R[i, j]
+                total += (beta_use[i, j] * used - beta_ign[i, j] * (f_a[i] - used)) * votes[i, j]
+            y[j] = layer_norm(total, ones, zeros)
+            expected = np.zeros(pose)
+            for p in range(pose):
+                hidden = sum(network["predict"][p, h] * y[j, h] for h in range(dim))
+                expected[p] = network["predict_each"][j, p] * hidden + network["predict_bias"][j, p]
+            for i in range(children):
+                met = network["similarity"][i, j] * dot(x[i], expected) + network["similarity_bias"][i, j]
+                found[i, j] = log(logistic(met))
+        passes.append((S, R, found))
+        S = found
+    scores = [dot(network["presence"][j], y[j]) + network["presence_bias"][j] for j in range(parents)]
+    return Routed(y, np.array([logistic(score) for score in scores]), passes)
+
+
 @dataclass
 class EMPass:
     """What one iteration of EM routing computed."""

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from torchcaps.core.errors import UserError
-from torchcaps.data import sources, viewpoints
+from torchcaps.data import eth80, sources, viewpoints
 from torchcaps.data.dataset import TEST_PAIRS, DataSet
+from torchcaps.data.eth80 import Eth80
 from torchcaps.data.own import own_images
 from torchcaps.data.sets import ImageSet, ScoredSet, Stream
 from torchcaps.data.sources import Split
@@ -115,6 +116,7 @@ def _halved(pixels: np.ndarray, split: Split) -> np.ndarray:
 
 _SHIFTED, _NATURAL = PRESETS["shift"], PRESETS["natural"]
 _JITTERED = Augmentation(colour=0.3)
+_MOVED = Augmentation(colour=0.3, shift=2)
 _STEREO = (2, 32, 32)
 _NORB = {
     "smallnorb": ("stereo pairs of toys; halved, 32x32 crops", _halved),
@@ -176,6 +178,19 @@ _SETS = (
         for name, (_, made) in _NORB.items()
         for by in viewpoints.FAMILIAR
         for familiar in (True, False)
+    ),
+    *(
+        Eth80(
+            f"eth80{part}", about, (3, eth80.SIDE, eth80.SIDE), eth80.CATEGORIES,
+            augment=_MOVED, by=by, familiar=familiar,
+        )
+        for part, about, by, familiar in (
+            ("", "photographs of 80 things from 41 viewpoints (your own files)", None, True),
+            (":azimuth", "its familiar azimuths (12 views)", "azimuth", True),
+            (":azimuth-novel", "its novel azimuths (28 views)", "azimuth", False),
+            (":elevation", "its familiar elevations (28 views)", "elevation", True),
+            (":elevation-novel", "its novel elevations (13 views)", "elevation", False),
+        )
     ),
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from torchcaps.models.decoders import make_decoder
 from torchcaps.models.hub import Pretrained
 from torchcaps.models.window import Window
 from torchcaps.nn.dense import DenseCaps
-from torchcaps.nn.losses import RECIPES, margin_loss, reconstruction_loss
+from torchcaps.nn.losses import RECIPES, margin_loss, reconstruction_loss, share_loss
 from torchcaps.nn.primary import PrimaryCaps
 from torchcaps.nn.transforms import deviation
 from torchcaps.routing import Routing, RoutingChoice, options_of
@@ -150,14 +150,19 @@ class CapsNet(Pretrained, nn.Module):
     def loss(self, output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
         """The parts of the loss, `total` among them."""
         recipe = RECIPES[self.config.recipe]
-        margin = margin_loss(output.lengths, present(batch.labels, self.config.classes))
-        total = recipe.margin_weight(self.config.classes) * margin
+        there = present(batch.labels, self.config.classes)
+        if self.classes.routing.shares:
+            total = share_loss(output.lengths, there)
+            found = {"likelihood": total}
+        else:
+            margin = margin_loss(output.lengths, there)
+            total, found = recipe.margin_weight(self.config.classes) * margin, {"margin": margin}
         if output.reconstruction is None:
-            return {"total": total, "margin": margin}
+            return {"total": total, **found}
         pixels = reconstruction_loss(output.reconstruction, batch.targets)
         weight = self.config.reconstruction_weight
         weight = recipe.reconstruction if weight is None else weight
-        return {"total": total + weight * pixels, "margin": margin, "reconstruction": pixels}
+        return {"total": total + weight * pixels, **found, "reconstruction": pixels}
 
     def _init_like_the_released_code(self) -> None:
         """Truncated normal weights of deviation 0.1 (first convolution 0.05), biases of 0.1."""

@@ -8,6 +8,7 @@ from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, co
 from torchcaps.routing.dynamic import Dynamic
 from torchcaps.routing.em import EM
 from torchcaps.routing.heinsen import Heinsen
+from torchcaps.routing.heinsen_2022 import Heinsen2022
 from torchcaps.routing.inverted_dot_product import InvertedDotProduct
 from torchcaps.routing.random import Random
 from torchcaps.routing.self_attention import SelfAttention
@@ -23,6 +24,7 @@ ROUTINGS: dict[str, type[Routing]] = {
     "variational-bayes": VariationalBayes,
     "self-routing": SelfRouting,
     "heinsen": Heinsen,
+    "heinsen-2022": Heinsen2022,
     "uniform": Uniform,
     "random": Random,
 }
@@ -112,6 +114,7 @@ __all__ = [
     "Competition",
     "Dynamic",
     "Heinsen",
+    "Heinsen2022",
     "InvertedDotProduct",
     "Random",
     "Recorder",

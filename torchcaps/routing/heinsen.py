@@ -28,9 +28,9 @@ EPSILON = 1e-5
 
 
 class Heinsen(Routing):
-    def __init__(self, shape: VoteShape, *, iterations: int = 3) -> None:
+    def __init__(self, shape: VoteShape, *, iterations: int = 3, density_scale: float = 1.0) -> None:
         super().__init__()
-        self.iterations = positive(iterations)
+        self.iterations, self.density_scale = positive(iterations), density_scale
         self.beta_use = nn.Parameter(torch.zeros(shape.children, shape.parents))
         self.beta_ign = nn.Parameter(torch.zeros(shape.children, shape.parents))
 
@@ -57,7 +57,8 @@ class Heinsen(Routing):
                 squared = (v - mu.unsqueeze(1)).square()
                 variance = torch.einsum("bij,bijd->bjd", share, squared) + EPSILON
                 log_p = -0.5 * torch.einsum("bijd,bjd->bij", squared, 1 / variance)
-                found = log_p + (logsigmoid(score) - 0.5 * variance.log().sum(-1)).unsqueeze(1)
+                log_p = log_p - 0.5 * variance.log().sum(-1).unsqueeze(1)
+                found = self.density_scale * log_p + logsigmoid(score).unsqueeze(1)
                 recorder.add(R, logits, found)
                 logits = found
         return RoutingOutput(mu, score.sigmoid(), recorder.trace())
