@@ -304,8 +304,10 @@ def self_routing(u: Array, a: Array, u_hat: Array, weight: Array) -> Routed:
     return Routed(p, np.array([amount / sum(a) for amount in used]), [(b, c, dots(u_hat, p))])
 
 
-def heinsen(votes: Array, f_a: Array, iterations: int, beta_use: Array, beta_ign: Array) -> Routed:
-    """Heinsen 2019, Algorithm 1, with the author's 1e-5."""
+def heinsen(
+    votes: Array, f_a: Array, iterations: int, beta_use: Array, beta_ign: Array, density_scale: float = 1.0
+) -> Routed:
+    """Heinsen 2019, Algorithm 1, with the author's 1e-5; `density_scale` is a factor on his ln P."""
     children, parents, dim = votes.shape
     epsilon, logits, passes = 1e-5, np.zeros((children, parents)), []
     mu, score = np.zeros((parents, dim)), np.zeros(parents)
@@ -321,7 +323,7 @@ def heinsen(votes: Array, f_a: Array, iterations: int, beta_use: Array, beta_ign
             variance = sum(used[i] * (votes[i, j] - mu[j]) ** 2 for i in range(children)) / data + epsilon
             for i in range(children):
                 log_p = -sum((votes[i, j] - mu[j]) ** 2 / (2 * variance)) - sum(np.log(np.sqrt(variance)))
-                found[i, j] = log(logistic(score[j])) + log_p
+                found[i, j] = log(logistic(score[j])) + density_scale * log_p
         passes.append((logits, R, found))
         logits = found
     return Routed(mu, np.array([logistic(x) for x in score]), passes)

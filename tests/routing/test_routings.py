@@ -47,7 +47,9 @@ TRANSCRIPTIONS: dict[str, Transcription] = {
         u_hat, a, r.iterations, array(r.offset), array(r.gain)
     ),
     "self-routing": lambda r, u_hat, a, u: ref.self_routing(u, a, u_hat, array(r.weight)),
-    "heinsen": lambda r, u_hat, a, u: ref.heinsen(u_hat, a, r.iterations, array(r.beta_use), array(r.beta_ign)),
+    "heinsen": lambda r, u_hat, a, u: ref.heinsen(
+        u_hat, a, r.iterations, array(r.beta_use), array(r.beta_ign), r.density_scale
+    ),
     "heinsen-2022": lambda r, u_hat, a, u: ref.heinsen_2022(
         u, a, u_hat, r.iterations, array(r.use), array(r.ignore), **{n: array(p) for n, p in r.named_parameters()}
     ),
@@ -85,6 +87,18 @@ def test_matches_its_transcription(name: str, shape: VoteShape, batch: int, iter
         np.testing.assert_allclose(array(output.trace.couplings[:, row]), couplings, **EXACT)
         np.testing.assert_allclose(array(output.trace.logits[:, row]), logits, **EXACT)
         np.testing.assert_allclose(array(output.trace.agreement[:, row]), agreement, **EXACT)
+
+
+def test_heinsen_as_in_his_paper() -> None:
+    random = torch.Generator().manual_seed(0)
+    shape = VoteShape(5, 4, 3)
+    routing = make_routing("heinsen", shape, density_scale=1.0).double()
+    votes = torch.randn(1, *shape[:3], dtype=torch.float64, generator=random)
+    found = routing(votes, children_of(votes))
+    betas = map(array, (routing.beta_use, routing.beta_ign))
+    expected = ref.heinsen(array(votes[0]), np.ones(5), 3, *betas)
+    np.testing.assert_allclose(array(found.poses[0]), expected.poses, **EXACT)
+    np.testing.assert_allclose(array(found.activations[0]), expected.activations, **EXACT)
 
 
 def test_reference_digamma_at_known_points() -> None:
@@ -174,7 +188,8 @@ def test_a_gaussian_routing_finds_the_cluster(name: str) -> None:
     random = torch.Generator().manual_seed(0)
     votes = 2 * torch.randn(1, 8, 2, 4, generator=random)
     votes[:, :6, 0] = 0.5 + 0.05 * torch.randn(1, 6, 4, generator=random)
-    trace = make_routing(name, VoteShape(8, 2, 4))(votes, children_of(votes), trace=True).trace
+    options = {"density_scale": 1.0} if "density_scale" in options_of(name) else {}
+    trace = make_routing(name, VoteShape(8, 2, 4), **options)(votes, children_of(votes), trace=True).trace
     assert trace is not None
     assert (trace.couplings[-1, 0, :6, 0] > 0.9).all()
     assert (trace.couplings[0] == 0.5).all()
@@ -236,7 +251,7 @@ def test_wrong_names_and_options_are_user_errors() -> None:
         create_model("capsnet-mnist-small", routing="agreement")
     with pytest.raises(UserError, match="uniform routing has no option iterations; it has none"):
         create_model("capsnet-mnist-small", routing="uniform", routing_options={"iterations": 3})
-    with pytest.raises(UserError, match="heinsen routing has no option leaky; it has iterations"):
+    with pytest.raises(UserError, match="heinsen routing has no option leaky; it has iterations, density_scale"):
         create_model("capsnet-mnist-small", routing="heinsen", routing_options={"leaky": True})
     with pytest.raises(UserError, match="no option routing"):
         create_model("cnn-mnist", routing="uniform")

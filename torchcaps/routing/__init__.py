@@ -65,7 +65,7 @@ def options_of(routing: RoutingChoice) -> tuple[str, ...]:
     """The names of a routing's options: what its `__init__` takes after the `VoteShape`.
 
     >>> options_of("heinsen")
-    ('iterations',)
+    ('iterations', 'density_scale')
     """
     parameters = list(inspect.signature(routing_class(routing)).parameters.values())[1:]
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
