@@ -32,6 +32,7 @@ TINY = {"image": (1, 28, 28), "classes": 10, "channels": 8, "primary_types": 2, 
         ("matrix-smallnorb-small", 68_000),
         ("cnn-smallnorb", 4_200_000),
         ("cnn-smallnorb-small", 68_000),
+        ("cnn-smallnorb-norm", 68_000),
     ],
 )
 def test_parameters_are_about_the_papers(name: str, paper: int) -> None:
@@ -169,7 +170,11 @@ def test_vote_distances_shrink_to_the_mean_of_what_was_assigned() -> None:
     weighted = (found.distances * found.assignments).sum((2, 3)) / found.assignments.sum((2, 3))
     assert (weighted < found.distances.mean((2, 3))).all()
     with style():
-        figure = vote_histograms(batch.images, *found, batch.labels[:, 0], tuple("0123456789"))
-    bars = [bar.get_height() for ax in figure.subfigs[0].axes[1:] for bar in ax.patches]
+        drawn = (batch.images, *found, batch.labels[:, 0], tuple("0123456789"))
+        figure, whole = vote_histograms(*drawn), vote_histograms(*drawn, shown=1.0)
+    bars, all_bars = (
+        [bar.get_height() for ax in one.subfigs[0].axes[1:] for bar in ax.patches] for one in (figure, whole)
+    )
     assert 0 < np.sum(bars) <= 3 * 27 + 1e-3
+    assert np.sum(all_bars) == pytest.approx(3 * 27, abs=1e-3)
     assert to_png(figure).startswith(b"\x89PNG")

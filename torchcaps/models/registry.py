@@ -116,6 +116,12 @@ MODELS |= {
         "smallnorb",
         "a CNN as large as matrix-smallnorb-small",
     ),
+    "cnn-smallnorb-norm": Entry(
+        CNNConfig(image=(2, 32, 32), classes=5, design="smallnorb-norm"),
+        "smallnorb",
+        "another of that size, with batch normalisation",
+        _EM,
+    ),
 }
 
 
