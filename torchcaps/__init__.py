@@ -28,56 +28,28 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 # Resolved on first use, so that `torchcaps --help` does not wait for torch.
-_HOMES = {
-    "create_model": "torchcaps.models.registry",
-    "list_models": "torchcaps.models.registry",
-    "register_model": "torchcaps.models.registry",
-    "register_routing": "torchcaps.routing",
-    "register_data": "torchcaps.data.named",
-    "fit": "torchcaps.training.fit",
-    "load_run": "torchcaps.training.runs",
-    "CapsuleMap": "torchcaps.core.types",
-    "Capsules": "torchcaps.core.types",
-    "ClassCaps": "torchcaps.nn",
-    "ConvCaps": "torchcaps.nn",
-    "DenseCaps": "torchcaps.nn",
-    "ModelOutput": "torchcaps.core.types",
-    "PrimaryCaps": "torchcaps.nn",
-    "PrimaryPoses": "torchcaps.nn",
-    "RoutingOutput": "torchcaps.core.types",
-    "RoutingTrace": "torchcaps.core.types",
-    "ROUTINGS": "torchcaps.routing",
-    "squash": "torchcaps.core.functional",
-    "UserError": "torchcaps.core.errors",
+_NAMES = {
+    "core.errors": ("UserError",),
+    "core.functional": ("squash",),
+    "core.types": ("CapsuleMap", "Capsules", "ModelOutput", "RoutingOutput", "RoutingTrace"),
+    "data.named": ("register_data",),
+    "models.registry": ("create_model", "list_models", "register_model"),
+    "nn": ("ClassCaps", "ConvCaps", "DenseCaps", "PrimaryCaps", "PrimaryPoses"),
+    "routing": ("ROUTINGS", "register_routing"),
+    "training.fit": ("fit",),
+    "training.runs": ("load_run",),
 }
+_HOMES = {name: f"torchcaps.{home}" for home, names in _NAMES.items() for name in names}
 _ROOMS = (
     "core", "routing", "kernels", "nn", "data", "models", "training", "analysis", "viz", "experiments", "testing",
     "app",
 )  # fmt: skip
 
 __all__ = [
-    "ROUTINGS",
-    "CapsuleMap",
-    "Capsules",
-    "ClassCaps",
-    "ConvCaps",
-    "DenseCaps",
-    "ModelOutput",
-    "PrimaryCaps",
-    "PrimaryPoses",
-    "RoutingOutput",
-    "RoutingTrace",
-    "UserError",
-    "__version__",
-    "create_model",
-    "fit",
-    "list_models",
-    "load_run",
-    "register_data",
-    "register_model",
-    "register_routing",
-    "squash",
-]
+    "ROUTINGS", "CapsuleMap", "Capsules", "ClassCaps", "ConvCaps", "DenseCaps", "ModelOutput", "PrimaryCaps",
+    "PrimaryPoses", "RoutingOutput", "RoutingTrace", "UserError", "__version__", "create_model", "fit", "list_models",
+    "load_run", "register_data", "register_model", "register_routing", "squash",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

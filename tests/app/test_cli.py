@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,7 +14,9 @@ from PIL import Image
 
 from torchcaps import data as named
 from torchcaps.app.cli import main
+from torchcaps.data.corruptions import CORRUPTIONS
 from torchcaps.models.registry import create_model
+from torchcaps.viz.report import write_report
 
 
 def run(*arguments: str) -> None:
@@ -94,6 +97,30 @@ def test_evaluate_agrees_with_the_result(trained: Path, capsys: pytest.CaptureFi
     assert {"accuracy", "metric", "images", "data", "model", "parameters", "per_class", "ece"} <= set(scores)
     assert scores["accuracy"] == json.loads((trained / "result.json").read_text())["accuracy"] > 0.9
     assert scores["images"] == 1000
+
+
+def test_spoilt_images_are_scored_beside_another_network(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(trained, copy)
+    run("evaluate", str(copy), "--corruptions", "--beside", "capsnet-mnist-small", "--json")
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["robustness"]["clean"] == scores["accuracy"]
+    assert scores["beside"]["model"] == "capsnet-mnist-small"
+    assert list(scores["robustness"]["corruptions"]) == list(scores["beside"]["corruptions"]) == list(CORRUPTIONS)
+    kept = json.loads((copy / "corruptions.json").read_text())
+    assert (kept["robustness"], kept["beside"]) == (scores["robustness"], scores["beside"])
+    text = write_report(copy).read_text()
+    assert "Accuracy on spoilt images" in text
+    assert f"{scores['beside']['corruptions']['noise']['accuracy']:.2%}" in text
+    assert (copy / "figures/spoilt.png").exists()
+    kept["weights_sha256"] = "of an earlier training"
+    (copy / "corruptions.json").write_text(json.dumps(kept))
+    assert "Accuracy on spoilt images" not in write_report(copy).read_text()
+    wrong = refused(capsys, "evaluate", str(copy), "--corruptions", "--beside", "capsnet-multimnist-small")
+    assert "takes images of (1, 36, 36), not of (1, 28, 28)" in wrong
+    assert "--corruptions" in refused(capsys, "evaluate", str(copy), "--beside", "capsnet-mnist-small")
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "CMYK", "I;16", "LA"])

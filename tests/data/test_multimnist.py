@@ -60,6 +60,14 @@ def test_the_second_rule_keeps_only_boxes_that_overlap(split: ImageSet) -> None:
     assert overlap.min() >= 0.8
 
 
+def test_boxes_of_a_fixed_size_overlap_by_their_shifts_alone(split: ImageSet) -> None:
+    digits = Digits(split, RULES["multimnist-iou80-box20"])
+    assert digits.boxes.tolist() == [[4, 4, 24, 24]] * len(split)
+    apart = digits.sample(3000, torch.Generator().manual_seed(0)).shifts.diff(dim=1)[:, 0].abs()
+    near = {tuple(sorted(pixels)) for pixels in apart.tolist()}
+    assert near == {(0, 0), (0, 1), (1, 1), (0, 2)}, "19 x 19 of 439 pixels still are 0.82 of them, 18 x 19 are not"
+
+
 def test_shifts_reach_every_corner_of_the_canvas(split: ImageSet) -> None:
     digits = Digits(split, RULES["multimnist"])
     shifts = digits.sample(4000, torch.Generator().manual_seed(0)).shifts
@@ -86,6 +94,8 @@ def test_a_pool_repeats_and_an_endless_stream_does_not(split: ImageSet) -> None:
         return len({image.numpy().tobytes() for step in range(4) for image in stream.batch(step, 50).images})
 
     assert different(PairStream(digits, seed=0, pool=30)) <= 30
+    assert different(PairStream(digits, seed=0, pool=200)) == 200, "each once in an epoch"
+    assert different(PairStream(digits, seed=0, pool=100)) == 100, "and again in the next, in another order"
     assert different(PairStream(digits, seed=0)) == 200
 
 

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import lzma
 import pickle
 import struct
 import zlib
@@ -39,9 +40,12 @@ def refused(read, path: Path, content: bytes) -> str:
 # idx and smallNORB
 
 
-def test_idx_bytes_are_those_of_the_format(tmp_path):
-    idx.write(tmp_path / "digits", DIGITS)
-    assert (tmp_path / "digits").read_bytes() == IDX_BYTES
+def idx_bytes(array: np.ndarray) -> bytes:
+    return idx.header(array.dtype, array.shape) + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+def test_idx_bytes_are_those_of_the_format():
+    assert idx_bytes(DIGITS) == IDX_BYTES
     assert idx.size(DIGITS.shape) == len(IDX_BYTES)
 
 
@@ -54,7 +58,8 @@ def test_norb_bytes_are_those_of_the_format(tmp_path):
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.int32, np.float32, np.float64])
 def test_idx_gives_back_what_was_written(tmp_path, suffix, dtype):
-    idx.write(tmp_path / f"a{suffix}", DIGITS.astype(dtype) * 3)
+    pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix]
+    (tmp_path / f"a{suffix}").write_bytes(pack(idx_bytes(DIGITS.astype(dtype) * 3)))
     back = idx.read(tmp_path / f"a{suffix}")
     assert back.dtype == dtype
     assert back.flags.writeable
@@ -65,16 +70,8 @@ def test_idx_gives_back_what_was_written(tmp_path, suffix, dtype):
 def test_norb_gives_back_what_was_written(tmp_path_factory, array):
     path = tmp_path_factory.mktemp("norb") / "a.mat.gz"
     norb.write(path, array)
+    path.write_bytes(gzip.compress(path.read_bytes()))
     np.testing.assert_array_equal(norb.read(path), array, strict=True)
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES[1:])
-def test_packing_is_deterministic(tmp_path, suffix):
-    """Neither the time nor the name of the file is in the packed bytes."""
-    idx.write(tmp_path / f"a{suffix}", DIGITS)
-    idx.write(tmp_path / f"b{suffix}", DIGITS)
-    assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"a{suffix}", f"b{suffix}"]
 
 
 @pytest.mark.parametrize(("read", "good"), [(idx.read, IDX_BYTES), (norb.read, NORB_BYTES)])
@@ -103,7 +100,7 @@ def test_a_header_that_promises_too_much_allocates_nothing(tmp_path):
 
 def test_types_without_a_code_are_refused(tmp_path):
     with pytest.raises(UserError, match="complex"):
-        idx.write(tmp_path / "a", DIGITS.astype(complex))
+        idx.header(np.dtype(complex), DIGITS.shape)
     with pytest.raises(UserError, match="float"):
         norb.write(tmp_path / "a", DIGITS.astype(float))
     assert not list(tmp_path.iterdir())
@@ -216,7 +213,7 @@ def test_matlab_values_of_every_kind(tmp_path):
     )  # fmt: skip
     (tmp_path / "x.mat").write_bytes(mat(cell, records, numeric("big", np.array([[2**40]]), 14, 12)))
     read = matlab.read(tmp_path / "x.mat")
-    assert [read["c"][0].item(), read["c"][1]] == [1.5, "hé"]
+    assert read["c"] is None
     assert [record["a"].item() for record in read["s"]] == [1, 2]
     assert read["big"].item() == 2**40
 
@@ -239,7 +236,7 @@ def test_matlab_refuses_what_it_cannot_read(tmp_path):
     assert "far too large" in refused(matlab.read, path, mat(compressed(numeric("v", DIGITS, 9, 2), cut=3)))
     nested = numeric("", np.ones((1, 1)), 6, 9)
     for _ in range(200):
-        nested = array(1, (1, 1), "n", nested)
+        nested = structure("n", a=nested)
     assert "damaged" in refused(matlab.read, path, mat(nested))
 
 

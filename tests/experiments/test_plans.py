@@ -87,6 +87,27 @@ def test_the_others_have_the_papers_numbers() -> None:
     assert replace(norb, image=(1, 28, 28), classes=10) == configure("capsnet-mnist"), "the exact same architecture"
 
 
+def test_seed003_is_to_the_letter() -> None:
+    trials = {trial.name: trial for trial in paper("seed003")}
+    assert len(trials) == 7 * 5
+    letter = trials["ink-boxes-0"]
+    network, config = configure(letter.model, **letter.overrides), letter.config
+    assert (network.channels, network.primary_types, network.primary_dim, network.dim) == (32, 8, 8, 16)
+    assert (network.decoder, network.routing_options) == ((256, 512), {"iterations": 3, "gradient": "last"})
+    assert (config.pairs, config.steps, config.batch) == (6000, 8 * 187, 32)
+    assert (config.optimiser, config.lr, config.schedule, config.warmup) == ("adam", 1e-3, "constant", 0.0)
+    assert create_model(letter.model, **letter.overrides).classes.weight.numel() == 800 * 10 * 16 * 8
+    changed = {name.removesuffix("-0"): trial for name, trial in trials.items() if trial.seed == 0}
+    assert changed["digit-boxes"].data == "multimnist-iou80-box20"
+    assert changed["fresh-pairs"].config == replace(config, pairs=None)
+    assert "gradient" not in changed["all-iterations"].overrides["routing_options"]
+    assert changed["reconstruction"].overrides == {**letter.overrides, "reconstruction_weight": 0.005}
+    assert changed["capacity"].overrides == {**letter.overrides, "channels": 64, "primary_types": 16}
+    full = changed["full-capacity"]
+    assert count_parameters(create_model(full.model, **full.overrides)) == 11_361_808
+    assert all(trial.config == replace(config, data=trial.data, pairs=trial.config.pairs) for trial in changed.values())
+
+
 def test_trials_can_be_chosen() -> None:
     assert len({trial["seed"] for trial in plan("table1", "quick", 5)}) == 5
 

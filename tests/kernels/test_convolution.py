@@ -79,15 +79,15 @@ def test_layer_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, features = PrimaryCaps(6, types=2, dim=4, kernel=5, stride=2), torch.randn(2, 6, 13, 13)
     monkeypatch.setenv(tuning.VARIABLE, "plain")
     plain = layer(features).poses
-    assert not convolution.supports(layer.conv, features)
+    assert convolution.chosen(layer.conv, features) == "plain"
     monkeypatch.setenv(tuning.VARIABLE, "fast")
-    assert convolution.supports(layer.conv, features)
+    assert convolution.chosen(layer.conv, features) != "plain"
     torch.testing.assert_close(layer(features).poses, plain)
-    assert convolution.supports(nn.Conv2d(6, 8, 5, padding=1), features)
-    assert not convolution.supports(nn.Conv2d(6, 8, 5, padding=1, padding_mode="reflect"), features)
-    assert not convolution.supports(layer.conv, features[:0])
+    assert convolution.chosen(nn.Conv2d(6, 8, 5, padding=1), features) != "plain"
+    assert convolution.chosen(nn.Conv2d(6, 8, 5, padding=1, padding_mode="reflect"), features) == "plain"
+    assert convolution.chosen(layer.conv, features[:0]) == "plain"
     layer.conv.register_forward_hook(lambda *_: None)
-    assert not convolution.supports(layer.conv, features)
+    assert convolution.chosen(layer.conv, features) == "plain"
 
 
 def test_export_sees_the_plain_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,3 +66,17 @@ def test_a_network_with_a_window_moves_its_picture_and_nothing_else() -> None:
 def test_a_network_whose_window_is_larger_than_the_image_is_refused() -> None:
     with pytest.raises(UserError, match="window of 40 pixels"):
         create_model("capsnet-multimnist-small", window=40)
+
+
+@pytest.mark.parametrize("corner", [(0, 0), (0, 35), (35, 0), (35, 35)])
+def test_a_speck_hardly_moves_the_window(corner: tuple[int, int]) -> None:
+    image = _blot(6, 9)
+    image[0, 0, corner[0], corner[1]] = 1.0
+    assert (WINDOW.corner(image) - WINDOW.corner(_blot(6, 9))).abs().max() <= 1
+
+
+def test_grey_paper_faint_ink_and_noise_hardly_move_the_window() -> None:
+    image = _blot(6, 9)
+    noise = 0.05 * torch.randn(image.shape, generator=torch.Generator().manual_seed(1))
+    for spoilt in (image.clamp(min=0.12), 0.5 * image, (image + noise).clamp(0, 1)):
+        assert (WINDOW.corner(spoilt) - WINDOW.corner(image)).abs().max() <= 1

@@ -181,9 +181,9 @@ def test_other_mistakes_are_refused_in_a_sentence(tmp_path: Path) -> None:
 
     refused("labels go from 0 to 3, should be from 0 to 1 for 2 classes", classes=("a", "b"))
     refused("a batch of 512 is more than the 184 images", batch=512)
-    refused("how long", steps=None)
-    refused("--lr must be more than 0, not -1", lr=-1)
-    refused("--steps must be more than 0, not 0", steps=0)
+    refused(r"how long\? Give epochs=N, steps=N or max_seconds=S", steps=None)
+    refused("^lr must be more than 0, not -1", lr=-1)
+    refused("^steps must be more than 0, not 0", steps=0)
     refused("fit has no option learning_rate", learning_rate=1)
     refused("no parameters to train", model=nn.Flatten())
     refused(r"scores of \[batch, classes\], not \[2, 1, 12, 12\]", model=nn.Sequential(nn.Conv2d(1, 1, 1)))

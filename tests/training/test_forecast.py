@@ -34,9 +34,9 @@ def test_time_of_an_epoch_is_its_steps() -> None:
 def test_what_does_not_fit_is_refused_with_a_batch_that_does() -> None:
     free = 300 * 2**20
     refused = forecast(MODEL, 4096, 60000, available_bytes=free)
-    with pytest.raises(UserError, match=r"--batch \d+ fits") as error:
+    with pytest.raises(UserError, match=r"batch=\d+ fits") as error:
         refused.check()
-    suggested = int(re.findall(r"--batch (\d+)", str(error.value))[0])
+    suggested = int(re.findall(r"batch=(\d+)", str(error.value))[0])
     forecast(MODEL, suggested // 2, 60000, available_bytes=free).check()
     with pytest.raises(UserError, match="smaller model"):
         forecast(MODEL, 1, 60000, available_bytes=2**20).check()

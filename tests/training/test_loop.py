@@ -208,7 +208,7 @@ def test_a_budget_in_steps_is_prolonged_and_an_old_run_is_gone_on_with(tmp_path:
     out = tmp_path / "run"
     options = {"overrides": {"channels": 16}, "batch": 16, "validation": 100, "quiet": True}
     assert fit("cnn-mnist-small", "mnist-mini", out=out, steps=2, **options)["steps"] == 2
-    with pytest.raises(UserError, match="--steps 1 does not prolong"):
+    with pytest.raises(UserError, match=r"^steps=1 does not prolong"):
         go_on(out, steps=1)
     assert go_on(out, steps=4, quiet=True)["steps"] == 4
     config, result = read_json(out / "config.json"), read_json(out / "result.json")

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchcaps.analysis import corruptions
 from torchcaps.analysis.answers import NONE_OF_THESE, Row, label_text
 from torchcaps.analysis.evaluate import by_class
 from torchcaps.analysis.evaluate import evaluate as score
-from torchcaps.app.output import print_json, printable, score_line
+from torchcaps.app.output import print_json, print_table, printable, score_line
 from torchcaps.app.predict import FORMATS, batches_of
 from torchcaps.app.predict import predict as predict_files
 from torchcaps.core.errors import UserError
-from torchcaps.core.files import read_json
+from torchcaps.core.files import read_json, write_json
 from torchcaps.data import DataSet, resolve, sources
 from torchcaps.data.readers.pictures import open_image, read_pixels
 from torchcaps.models.config import Model
@@ -32,6 +33,8 @@ SCORES = (
 
 def evaluate(args: Namespace) -> None:
     """The answers that the run kept are scored where nothing else is asked for: they are those of the same weights."""
+    if args.beside and not args.corruptions:
+        raise UserError("--beside goes with --corruptions, the table that two networks are compared in")
     model, name, data = _load(args.run, args.device)
     asked = resolve(args.data, like=data) if args.data else data
     if (asked.image, len(asked.classes)) != (model.config.image, model.config.classes):
@@ -39,9 +42,31 @@ def evaluate(args: Namespace) -> None:
     result = None if args.data else _known_score(Path(args.run), data, args.pairs)
     result = result or score(model, asked.test(args.pairs), classes=asked.classes)
     result |= {"model": name, "parameters": count_parameters(model)}
+    if args.corruptions:
+        result |= _spoilt(args, model, asked, data)
     if args.json:
         return print_json(result)
     print(score_line(result))
+    if args.corruptions:
+        tables = [(name, result["robustness"])]
+        tables += [(found["model"], found) for found in [result.get("beside")] if found]
+        print_table(*corruptions.lines(tables))
+
+
+def _spoilt(args: Namespace, model: Model, asked: DataSet, own: DataSet) -> dict[str, Any]:
+    """The accuracy on spoilt images, of a second network too; a run keeps that of its own data in a file."""
+    run, test = Path(args.run), asked.test(args.pairs)
+    found: dict[str, Any] = {}
+    if args.beside:
+        other, name, _ = _load(args.beside, args.device)
+        if other.config.image != model.config.image or other.config.classes != model.config.classes:
+            raise UserError(f"{args.beside} takes images of {other.config.image}, not of {model.config.image}")
+        found["beside"] = {"model": name, **corruptions.robustness(other, test)}
+    found["robustness"] = corruptions.robustness(model, test)
+    if run.is_dir() and asked is own:
+        weights = read_json(run / "result.json")["weights_sha256"]
+        write_json(run / corruptions.FILE, {"weights_sha256": weights, **found})
+    return found
 
 
 def _known_score(run: Path, data: DataSet, pairs: int) -> dict[str, Any] | None:

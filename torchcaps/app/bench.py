@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from torchcaps.core.errors import UserError
+from torchcaps.core.errors import UserError, argument
 
 WARM_UP = 6
 """Steps until memory has settled."""
@@ -44,7 +44,7 @@ def run(
     if unknown:
         raise UserError(f"no benchmark '{unknown[0]}'; there are {', '.join(map(repr, CASES))}")
     if repeats < 1:
-        raise UserError(f"--repeats must be at least 1, not {repeats}")
+        raise UserError(f"{argument('repeats')} must be at least 1, not {repeats}")
     return [
         _compare(name, repeats, batch or CASES[name][1], threads, compiled and name in COMPILED)
         for name in names or CASES

@@ -10,14 +10,16 @@ import argparse
 import io
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import NoReturn
 
 from torchcaps import __version__
 from torchcaps.app import flags, listings
-from torchcaps.app.flags import completed, data_names, device_flag, json_flag, more_than_zero
+from torchcaps.app.flags import AMOUNT, COUNT, Add, adder, device_flag, json_flag
 from torchcaps.app.output import printable
-from torchcaps.core.errors import UserError
+from torchcaps.core.errors import UserError, on_command_line
 from torchcaps.experiments import EXPERIMENTS
 
 EPILOG = """\
@@ -35,7 +37,8 @@ environment variables:
 Completion of names and flags by the shell: pip install 'torchcaps[completion]', then, in bash or zsh,
   eval "$(register-python-argcomplete torchcaps)"
 """
-RUN_OR_MODEL = "a run folder, or a model that comes with weights"
+
+data_names = partial(listings.names, "data")
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,166 +55,138 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"torchcaps {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-
-    def command(name: str, does: str, about: str, detail: str = "") -> Parser:
-        made = commands.add_parser(name, help=about, description=detail or about)
-        made.set_defaults(does=does)
-        return made
-
-    json_flag(command("models", "lists.models", "list the models and their sizes"))
-    json_flag(command("routings", "lists.routings", "list the routings, their options and papers"))
-    _data(command("data", "", "list data sets, or fetch one"))
-    train = command(
-        "train",
-        "commands.train",
-        "train a model into a run folder",
-        "Train a model. Ctrl-C or a crash loses at most half a minute: the same command with --resume goes on.",
-    )
-    flags.train_flags(train)
-    _evaluate(command("evaluate", "asking.evaluate", "score a run on its test set"))
-    _predict(
-        command(
-            "predict",
-            "asking.predict",
-            "classify images",
-            "Classify images of any size and mode: PNG, JPEG, WebP, TIFF, GIF or BMP. What cannot be read is named on "
-            "standard error and passed over. A label is the longest capsule's; below a length of 0.5 it is none of "
-            "these.",
-        )
-    )
-    _explain(
-        command(
-            "explain",
-            "asking.explain",
-            "show why a capsule network answers as it does",
-            "Write a page that shows what the network sees, where its answer comes from and what it resembles.",
-        )
-    )
-    _export(
-        command(
-            "export",
-            "asking.export",
-            "write a model as one file that runs without torchcaps",
-            "Write a model as ONNX or as a torch.export program; its answers are compared with the model's first.",
-        )
-    )
-    figures = command("figures", "commands.figures", "draw the figures and the report of a run")
-    figures.add_argument("run", help="a run folder")
-    json_flag(figures)
-    _serve(command("serve", "asking.serve", "open the playground in the browser"))
-    bench = command("bench", "commands.bench", "measure plain PyTorch against torchcaps, in one run")
-    bench.add_argument("names", nargs="*", help="which benchmarks (default: all)")
-    bench.add_argument("--repeats", type=more_than_zero(int), default=10, help="interleaved repeats (default: 10)")
-    bench.add_argument("--kernels", action="store_true", help="measure the kernels instead: every shape, every way")
-    json_flag(bench)
-    json_flag(command("doctor", "commands.doctor", "what this machine has, which kernels run on it, and why"))
-    _reproduce(
-        command(
-            "reproduce",
-            "reproducing.reproduce",
-            "run an experiment of the papers, from data to verdict",
-            "Run an experiment. What is finished is not repeated, so it can be stopped and started at any time.",
-        )
-    )
-    demo = command(
-        "demo", "commands.demo", "four minutes from nothing to a network that takes overlapping digits apart"
-    )
-    demo.add_argument("--out", default="runs/demo", help="the run folder (default: runs/demo)")
-    demo.add_argument("--max-seconds", type=more_than_zero(float), default=240, help="how long to train (default: 240)")
-    json_flag(demo)
+    for name, (does, about, add_flags) in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=add_flags.__doc__ or about)
+        command.set_defaults(does=does)
+        add_flags(command)
     return parser
+
+
+def _json_alone(parser: Parser) -> None:
+    json_flag(adder(parser))
 
 
 def _data(parser: Parser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
     listing = actions.add_parser("list", help="the data sets by name")
     listing.set_defaults(does="lists.data")
-    json_flag(listing)
+    json_flag(adder(listing))
     fetch = actions.add_parser("fetch", help="bring a data set here and verify it")
     fetch.set_defaults(does="commands.data_fetch")
-    completed(fetch.add_argument("name", help="such as mnist; see 'torchcaps data list'"), data_names)
-    json_flag(fetch)
+    adder(fetch)("name", "such as mnist; see 'torchcaps data list'", data_names)
+    json_flag(adder(fetch))
 
 
-def _trained(parser: Parser, **options: object) -> None:
-    """What a command that asks a trained network takes: which one, and where to compute."""
-    completed(parser.add_argument("run", help=RUN_OR_MODEL, **options), _with_weights)  # pyright: ignore[reportArgumentType]
+def _trained(parser: Parser, **options: object) -> Add:
+    """Which trained network a command asks."""
+    add = adder(parser)
+    add("run", "a run folder, or a model that comes with weights", _with_weights, **options)
+    return add
 
 
 def _with_weights() -> list[str]:
-    return [row["name"] for row in listings.models() if row["pretrained"]]
+    return [row["name"] for row in listings.rows("models") if row["pretrained"]]
 
 
 def _evaluate(parser: Parser) -> None:
-    _trained(parser)
-    data = parser.add_argument(
-        "--data", help="another data set by name, or another folder of images of the same classes"
-    )
-    completed(data, data_names)
+    add = _trained(parser)
+    add("--data", "another data set by name, or another folder of images of the same classes", data_names)
     pairs = listings.kept()["training"]["test_pairs"]
-    parser.add_argument(
-        "--pairs", type=more_than_zero(int), default=pairs, help=f"MultiMNIST: how many test pairs (default: {pairs})"
-    )
-    device_flag(parser)
-    json_flag(parser)
+    add("--pairs", f"MultiMNIST: how many test pairs (default: {pairs})", type=COUNT["type"], default=pairs)
+    spoilt = "also score spoilt images: specks, noise, a grey ground, other strokes, turned, cut off"
+    add("--corruptions", f"{spoilt}; a run keeps the table for its report", action="store_true")
+    add("--beside", "with --corruptions: another run or model to compare", _with_weights, metavar="RUN")
+    device_flag(add)
+    json_flag(add)
 
 
 def _predict(parser: Parser) -> None:
-    _trained(parser)
-    parser.add_argument(
-        "images", nargs="+", metavar="IMAGE", help="files, folders, or - for a path in each line of standard input"
-    )
-    parser.add_argument("--format", choices=["table", "json", "csv"], default="table", help="(default: table)")
-    device_flag(parser)
-    json_flag(parser)
+    """Classify images of any size and mode: PNG, JPEG, WebP, TIFF, GIF or BMP. What cannot be read is named on standard
+    error and passed over. A label is the longest capsule's; below a length of 0.5 it is none of these.
+    """
+    add = _trained(parser)
+    add("images", "files, folders, or - for a path in each line of standard input", nargs="+", metavar="IMAGE")
+    add("--format", "(default: table)", choices=["table", "json", "csv"], default="table")
+    device_flag(add)
+    json_flag(add)
 
 
 def _explain(parser: Parser) -> None:
-    _trained(parser)
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files")
-    parser.add_argument("--out", help="one page for all images (default: NAME-explained.html for each, here)")
-    device_flag(parser)
-    json_flag(parser)
+    """Write a page that shows what the network sees, where its answer comes from and what it resembles."""
+    add = _trained(parser)
+    add("images", "image files", nargs="+", metavar="IMAGE")
+    add("--out", "one page for all images (default: NAME-explained.html for each, here)")
+    device_flag(add)
+    json_flag(add)
 
 
 def _export(parser: Parser) -> None:
-    _trained(parser)
-    parser.add_argument("--format", choices=["onnx", "torch"], default="onnx", help="(default: onnx)")
-    parser.add_argument("--out", help="the file (default: model.onnx or model.pt2 in the run folder, else NAME.onnx)")
-    json_flag(parser)
+    """Write a model as ONNX or as a torch.export program; its answers are compared with the model's first."""
+    add = _trained(parser)
+    add("--format", "(default: onnx)", choices=["onnx", "torch"], default="onnx")
+    add("--out", "the file (default: model.onnx or model.pt2 in the run folder, else NAME.onnx)")
+    json_flag(add)
+
+
+def _figures(parser: Parser) -> None:
+    adder(parser)("run", "a run folder")
+    json_flag(adder(parser))
 
 
 def _serve(parser: Parser) -> None:
-    _trained(parser, nargs="?", default="capsnet-multimnist-small")
-    parser.add_argument("--port", type=flags.port, default=8642, help="0 takes any free one (default: 8642)")
-    parser.add_argument("--no-open", action="store_true", help="do not open a browser")
-    device_flag(parser)
+    add = _trained(parser, nargs="?", default="capsnet-multimnist-small")
+    add("--port", "0 takes any free one (default: 8642)", type=flags.PORT, default=8642)
+    add("--no-open", "do not open a browser", action="store_true")
+    device_flag(add)
+
+
+def _bench(parser: Parser) -> None:
+    add = adder(parser)
+    add("names", "which benchmarks (default: all)", nargs="*")
+    add("--repeats", "interleaved repeats (default: 10)", type=COUNT["type"], default=10)
+    add("--kernels", "measure the kernels instead: every shape, every way", action="store_true")
+    json_flag(add)
 
 
 def _reproduce(parser: Parser) -> None:
-    parser.add_argument(
-        "name", nargs="?", choices=[*EXPERIMENTS, "all"], metavar="NAME",
-        help="an experiment from --list, or all of them; with all, one that fails does not stop the others",
-    )  # fmt: skip
-    parser.add_argument(
-        "--list", action="store_const", dest="does", const="lists.experiments", help="only list the experiments"
-    )
-    parser.add_argument(
-        "--preset",
-        choices=["quick", "paper", "smoke"],
-        default="quick",
-        help="quick: minutes on two cores; paper: the published protocol; smoke: seconds, to see that it runs "
-        "(default: quick)",
-    )
-    parser.add_argument(
-        "--trials", type=more_than_zero(int), help="seeds of each training (default: what the experiment has)"
-    )
-    parser.add_argument(
-        "--jobs", type=more_than_zero(int), default=1,
-        help="trainings at a time, which share out the cores (default: 1)",
-    )  # fmt: skip
-    parser.add_argument("--plan", action="store_true", help="only list the trainings")
-    json_flag(parser)
+    """Run an experiment. What is finished is not repeated, so it can be stopped and started at any time."""
+    add = adder(parser)
+    names = "an experiment from --list, or all of them; with all, one that fails does not stop the others"
+    add("name", names, nargs="?", choices=[*EXPERIMENTS, "all"], metavar="NAME")
+    add("--list", "only list the experiments", action="store_const", dest="does", const="lists.experiments")
+    presets = "quick: minutes on two cores; paper: the published protocol; smoke: seconds, to see that it runs"
+    add("--preset", f"{presets} (default: quick)", choices=["quick", "paper", "smoke"], default="quick")
+    add("--trials", "seeds of each training (default: what the experiment has)", type=COUNT["type"])
+    add("--jobs", "trainings at a time, which share out the cores (default: 1)", type=COUNT["type"], default=1)
+    add("--plan", "only list the trainings", action="store_true")
+    json_flag(add)
+
+
+def _demo(parser: Parser) -> None:
+    add = adder(parser)
+    add("--out", "the run folder (default: runs/demo)", default="runs/demo")
+    add("--max-seconds", "how long to train (default: 240)", **AMOUNT, default=240)
+    json_flag(add)
+
+
+DEMO = "four minutes from nothing to a network that takes overlapping digits apart"
+COMMANDS: dict[str, tuple[str, str, Callable[[Parser], None]]] = {
+    "models": ("lists.models", "list the models and their sizes", _json_alone),
+    "routings": ("lists.routings", "list the routings, their options and papers", _json_alone),
+    "data": ("", "list data sets, or fetch one", _data),
+    "train": ("commands.train", "train a model into a run folder", flags.train_flags),
+    "evaluate": ("asking.evaluate", "score a run on its test set", _evaluate),
+    "predict": ("asking.predict", "classify images", _predict),
+    "explain": ("asking.explain", "show why a capsule network answers as it does", _explain),
+    "export": ("asking.export", "write a model as one file that runs without torchcaps", _export),
+    "figures": ("commands.figures", "draw the figures and the report of a run", _figures),
+    "serve": ("asking.serve", "open the playground in the browser", _serve),
+    "bench": ("commands.bench", "measure plain PyTorch against torchcaps, in one run", _bench),
+    "doctor": ("commands.doctor", "what this machine has, which kernels run on it, and why", _json_alone),
+    "reproduce": ("commands.reproduce", "run an experiment of the papers, from data to verdict", _reproduce),
+    "demo": ("commands.demo", DEMO, _demo),
+}
+"""By name: the function that it calls, a line of help, and what adds its flags; that one's docstring describes it."""
 
 
 def _complete(parser: Parser) -> None:
@@ -229,6 +204,7 @@ def main(arguments: list[str] | None = None) -> None:
     _complete(parser)
     args = parser.parse_args(arguments)
     module, _, function = args.does.partition(".")
+    before = on_command_line.set(True)
     try:
         if module != "lists":
             from torchcaps.kernels.workspace import keep_freed_memory
@@ -247,6 +223,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
+    finally:
+        on_command_line.reset(before)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The commands that train, draw and measure. Those that ask a trained network are in `asking.py`."""
+"""The commands that train, draw, measure and reproduce. Those that ask a trained network are in `asking.py`."""
 
 import sys
 from argparse import Namespace
@@ -6,12 +6,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from torchcaps.app.output import print_json as _print_json
-from torchcaps.app.output import print_table, printable
-from torchcaps.app.output import score_line as _score_line
+from torchcaps.app.output import print_json, print_table, printable, score_line
 from torchcaps.core.errors import UserError
 from torchcaps.data import DATA
 from torchcaps.data.transforms import Augmentation
+from torchcaps.experiments import EXPERIMENTS
 from torchcaps.models.registry import configure, find
 from torchcaps.training.fit import fit
 from torchcaps.training.recipes import data_for
@@ -29,7 +28,7 @@ def data_fetch(args: Namespace) -> None:
         raise UserError(f"'{args.name}' cannot be fetched; there are {', '.join(DATA)}")
     files = {key: str(path) for key, path in DATA[args.name].fetch().items()}
     if args.json:
-        return _print_json({"name": args.name, "files": files, "sha256": DATA[args.name].hashes()})
+        return print_json({"name": args.name, "files": files, "sha256": DATA[args.name].hashes()})
     if not files:
         return print(f"{args.name} is drawn when it is needed: there is nothing to fetch")
     print(f"{args.name} is here and verified: {Path(next(iter(files.values()))).parent}")
@@ -46,8 +45,8 @@ def train(args: Namespace) -> None:
     if not result:
         return
     if args.json:
-        return _print_json(result)
-    print(f"{_score_line(result)} after {result['seconds']:.0f} s; the run is in {out}")
+        return print_json(result)
+    print(f"{score_line(result)} after {result['seconds']:.0f} s; the run is in {out}")
 
 
 def _new_training(args: Namespace) -> tuple[Path, dict[str, Any]]:
@@ -87,7 +86,7 @@ def figures(args: Namespace) -> None:
 
     report = write_report(Path(args.run))
     if args.json:
-        return _print_json({"report": str(report), "figures": sorted(str(f) for f in report.parent.glob("figures/*"))})
+        return print_json({"report": str(report), "figures": sorted(str(f) for f in report.parent.glob("figures/*"))})
     print(printable(f"The report is {report}"))
 
 
@@ -95,7 +94,7 @@ def doctor(args: Namespace, measured: bool = False) -> None:
     from torchcaps.kernels import report
 
     state, rows = report.state(), report.convolutions(measured)
-    return _print_json({**state, "convolutions": rows}) if args.json else print(report.text(state, rows))
+    return print_json({**state, "convolutions": rows}) if args.json else print(report.text(state, rows))
 
 
 def bench(args: Namespace) -> None:
@@ -105,7 +104,7 @@ def bench(args: Namespace) -> None:
         return doctor(args, measured=True)
     rows = run(args.names, args.repeats)
     if args.json:
-        return _print_json(rows)
+        return print_json(rows)
     shown = [(row["name"], f"{row['plain_ms']:,.1f}", f"{row['ours_ms']:,.1f}", f"{row['ratio']:.2f}") for row in rows]
     print_table(("benchmark", "plain ms", "ours ms", "ratio"), shown)
 
@@ -118,8 +117,49 @@ def demo(args: Namespace) -> None:
     result = fit("capsnet-multimnist-small", "multimnist-iou80", out=out, max_seconds=args.max_seconds)
     report = write_report(out)
     if args.json:
-        return _print_json({**result, "run": str(out), "report": str(report)})
-    print(f"{_score_line(result)} after {result['seconds']:.0f} s of training.")
+        return print_json({**result, "run": str(out), "report": str(report)})
+    print(f"{score_line(result)} after {result['seconds']:.0f} s of training.")
     print(f"Look at it:   {report.resolve()}")
     print(f"Play with it: torchcaps serve {out}")
     print("Go on:        torchcaps train capsnet-mnist-small --max-seconds 180, torchcaps --help")
+
+
+def reproduce(args: Namespace) -> None:
+    from torchcaps.experiments import reproduce as runner
+    from torchcaps.experiments import words
+
+    if args.name is None:
+        raise UserError("which experiment? See 'torchcaps reproduce --list'")
+    names = list(EXPERIMENTS) if args.name == "all" else [args.name]
+    if args.plan:
+        return _plan(names, args)
+    summaries: list[dict[str, Any]] = []
+    failed: list[str] = []
+    for name in names:
+        try:
+            summary = runner.reproduce(name, args.preset, args.trials, jobs=args.jobs)
+        except Exception as error:  # of all, one that breaks must not cost what the others take hours for
+            if args.name != "all":
+                raise
+            what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            print(f"torchcaps: {name}: {printable(what)}", file=sys.stderr, flush=True)
+            failed.append(name)
+            continue
+        summaries.append(summary)
+        if not args.json:
+            print("\n".join(words.lines(summary)))
+    if args.json:
+        print_json(summaries if args.name == "all" else summaries[0])
+    if failed:
+        print(f"torchcaps: {len(failed)} of {len(names)} failed: {', '.join(failed)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _plan(names: list[str], args: Namespace) -> None:
+    from torchcaps.experiments import reproduce as runner
+
+    plans = [trial for name in names for trial in runner.plan(name, args.preset, args.trials)]
+    if args.json:
+        return print_json(plans)
+    shown = [(p["name"], p["model"], p["data"], str(p["seed"]), f"{p['overrides']} {p['training']}") for p in plans]
+    print_table(("training", "model", "data", "seed", ""), shown)

@@ -7,31 +7,13 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torchcaps.app import listings
 
 
-def more_than_zero(kind: type[int] | type[float]) -> Callable[[str], Any]:
-    return _checked(kind, lambda value: 0 < value < math.inf, "more than 0")
-
-
-def zero_or_more(kind: type[int] | type[float]) -> Callable[[str], Any]:
-    return _checked(kind, lambda value: 0 <= value < 2**63, "0 or more")
-
-
-SHARE = "0 or more and less than 1"
-
-
-def share(text: str) -> float:
-    return _checked(float, lambda value: 0 <= value < 1, SHARE)(text)
-
-
-def port(text: str) -> int:
-    return _checked(int, lambda value: 0 <= value < 2**16, "from 0 to 65535")(text)
-
-
-def _checked(kind: type[int] | type[float], holds: Callable[[Any], bool], what: str) -> Callable[[str], Any]:
+def checked(kind: type[int] | type[float], holds: Callable[[Any], bool], what: str) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         value = kind(text)
         if not holds(value):
@@ -42,31 +24,33 @@ def _checked(kind: type[int] | type[float], holds: Callable[[Any], bool], what: 
     return parse
 
 
-def json_flag(target: argparse._ActionsContainer) -> None:
-    target.add_argument("--json", action="store_true", help="print JSON, and nothing else, to standard output")
+_MORE_THAN_ZERO = (lambda value: 0 < value < math.inf, "more than 0")
+_ZERO_OR_MORE = (lambda value: 0 <= value < 2**63, "0 or more")
+COUNT: dict[str, Any] = {"type": checked(int, *_MORE_THAN_ZERO), "metavar": "N"}
+NUMBER: dict[str, Any] = {"type": checked(int, *_ZERO_OR_MORE), "metavar": "N"}
+AMOUNT: dict[str, Any] = {"type": checked(float, *_MORE_THAN_ZERO)}
+SHARE = checked(float, lambda value: 0 <= value < 1, "0 or more and less than 1")
+PORT = checked(int, lambda value: 0 <= value < 2**16, "from 0 to 65535")
+Add = Callable[..., None]
 
 
-def device_flag(target: argparse._ActionsContainer) -> None:
-    target.add_argument(
-        "--device", default="auto", help="cpu, cuda, cuda:1, ... (default: auto, a GPU if there is one, else the CPU)"
-    )
+def adder(target: argparse._ActionsContainer) -> Add:
+    """Its `add_argument`, help text second; a shell completes values to `names` (argcomplete looks for `completer`)."""
+
+    def add(flag: str, about: str, names: Callable[[], list[str]] | None = None, **options: Any) -> None:
+        action = target.add_argument(flag, help=about, **options)
+        if names is not None:
+            action.completer = lambda **_: names()  # pyright: ignore[reportAttributeAccessIssue]
+
+    return add
 
 
-def completed(action: argparse.Action, names: Callable[[], list[str]]) -> None:
-    """What a shell may complete the value to; argcomplete looks for this attribute."""
-    action.completer = lambda **_: names()  # pyright: ignore[reportAttributeAccessIssue]
+def json_flag(add: Add) -> None:
+    add("--json", "print JSON, and nothing else, to standard output", action="store_true")
 
 
-def model_names() -> list[str]:
-    return [row["name"] for row in listings.models()]
-
-
-def data_names() -> list[str]:
-    return [row["name"] for row in listings.data()]
-
-
-def routing_names() -> list[str]:
-    return [row["name"] for row in listings.routings()]
+def device_flag(add: Add) -> None:
+    add("--device", "cpu, cuda, cuda:1, ... (default: auto, a GPU if there is one, else the CPU)", default="auto")
 
 
 def own_default(field: str) -> str:
@@ -104,121 +88,71 @@ def _number(value: Any) -> str:
 
 
 def train_flags(train: argparse.ArgumentParser) -> None:
+    """Train a model. Ctrl-C or a crash loses at most half a minute: the same command with --resume goes on."""
     usual = listings.kept()["training"]
-    model = train.add_argument("model", nargs="?", help="a name from 'torchcaps models' (not needed with --resume)")
-    completed(model, model_names)
-    _budget(train)
-    _data(train, usual)
-    _optimisation(train, usual)
-    _network(train)
-    _own_images(train)
-    _output(train, usual)
 
+    def group(title: str, about: str | None = None) -> Add:
+        return adder(train.add_argument_group(title, about))
 
-def _budget(train: argparse.ArgumentParser) -> None:
-    group = train.add_argument_group("budget", "At least one is needed; of several, the one that ends first.")
-    group.add_argument("--epochs", type=more_than_zero(float), metavar="N", help="passes over the training set")
-    group.add_argument("--steps", type=more_than_zero(int), metavar="N", help="updates of the weights")
-    group.add_argument(
-        "--max-seconds", type=more_than_zero(float), metavar="S", help="seconds; the schedule fits itself to them"
-    )
+    models = "a name from 'torchcaps models' (not needed with --resume)"
+    adder(train)("model", models, partial(listings.names, "models"), nargs="?")
 
+    add = group("budget", "At least one is needed; of several, the one that ends first.")
+    add("--epochs", "passes over the training set", **AMOUNT, metavar="N")
+    add("--steps", "updates of the weights", **COUNT)
+    add("--max-seconds", "seconds; the schedule fits itself to them", **AMOUNT, metavar="S")
 
-def _data(train: argparse.ArgumentParser, usual: dict[str, Any]) -> None:
-    group = train.add_argument_group("data")
-    name = group.add_argument(
+    add = group("data")
+    add(
         "--data",
-        metavar="NAME|DIR|CSV",
-        help="a data set by name (default: the one the model is meant for); or your own images: a folder with one "
+        "a data set by name (default: the one the model is meant for); or your own images: a folder with one "
         "sub-folder per class, perhaps below train/, val/ and test/, or a .csv of path, label and perhaps split",
+        partial(listings.names, "data"),
+        metavar="NAME|DIR|CSV",
     )
-    completed(name, data_names)
-    group.add_argument(
-        "--validation",
-        type=zero_or_more(int),
-        metavar="N",
-        help=f"training images held out to watch progress, at most a tenth (default: {usual['validation']})",
+    held_out = f"training images held out to watch progress, at most a tenth (default: {usual['validation']})"
+    add("--validation", held_out, **NUMBER)
+    add(
+        "--pairs", "MultiMNIST: a fixed pool of so many pairs (default: pairs are drawn anew and never repeat)", **COUNT
     )
-    group.add_argument(
-        "--pairs", type=more_than_zero(int), metavar="N",
-        help="MultiMNIST: a fixed pool of so many pairs (default: pairs are drawn anew and never repeat)",
-    )  # fmt: skip
 
-
-def _optimisation(train: argparse.ArgumentParser, usual: dict[str, Any]) -> None:
-    group = train.add_argument_group(
+    add = group(
         "optimisation",
         f"What is not given is the model's own. {own_trainings()} capsnet and cnn on other data than mnist train as "
         "capsnet-mnist-small does, with smaller batches where there are fewer than 1,280 images to train on.",
     )
-    group.add_argument(
-        "--batch", type=more_than_zero(int), metavar="N",
-        help=f"images in a step, over all processes {own_default('batch')}",
-    )  # fmt: skip
-    group.add_argument("--lr", type=more_than_zero(float), metavar="RATE", help=f"learning rate {own_default('lr')}")
-    group.add_argument("--optimiser", choices=["adam", "muon"], help=own_default("optimiser"))
-    group.add_argument(
-        "--schedule", choices=["decay", "cosine", "linear", "exponential", "constant"],
-        help=f"how the learning rate falls {own_default('schedule')}",
-    )  # fmt: skip
-    group.add_argument(
-        "--warmup", type=share, metavar="SHARE",
-        help=f"share of the budget in which the learning rate rises from 0 {own_default('warmup')}",
-    )  # fmt: skip
-    group.add_argument(
-        "--average", type=share, metavar="DECAY",
-        help="decay of an exponential average of the weights, such as 0.999 "
-        f"(default: {usual['average'] or '0, no average'})",
-    )  # fmt: skip
-    group.add_argument(
-        "--clip", type=more_than_zero(float), metavar="NORM",
-        help="shorten a step's gradient to this norm where it is longer (default: never)",
-    )  # fmt: skip
-    group.add_argument(
-        "--seed", type=zero_or_more(int), metavar="N",
-        help=f"decides initial weights, order and augmentation (default: {usual['seed']})",
-    )  # fmt: skip
-    device_flag(group)
+    add("--batch", f"images in a step, over all processes {own_default('batch')}", **COUNT)
+    add("--lr", f"learning rate {own_default('lr')}", **AMOUNT, metavar="RATE")
+    add("--optimiser", own_default("optimiser"), choices=["adam", "muon"])
+    schedules = ["decay", "cosine", "linear", "exponential", "constant"]
+    add("--schedule", f"how the learning rate falls {own_default('schedule')}", choices=schedules)
+    rises = f"share of the budget in which the learning rate rises from 0 {own_default('warmup')}"
+    add("--warmup", rises, type=SHARE, metavar="SHARE")
+    average = f"such as 0.999 (default: {usual['average'] or '0, no average'})"
+    add("--average", f"decay of an exponential average of the weights, {average}", type=SHARE, metavar="DECAY")
+    shortened = "shorten a step's gradient to this norm where it is longer (default: never)"
+    add("--clip", shortened, **AMOUNT, metavar="NORM")
+    add("--seed", f"decides initial weights, order and augmentation (default: {usual['seed']})", **NUMBER)
+    device_flag(add)
 
+    add = group("network", "Changes to the model; what is not given stays as it is.")
+    routings = f"{', '.join(listings.names('routings'))}; see 'torchcaps routings'"
+    add("--routing", routings, partial(listings.names, "routings"), metavar="NAME")
+    usually = "the model's own, or the routing's, see 'torchcaps routings'"
+    add("--iterations", f"of the routing (default: {usually})", **COUNT)
+    through = "through all iterations of dynamic routing, or the last only (default: full)"
+    add("--gradient", through, choices=["full", "last"])
+    add("--recipe", "the paper's text, or the authors' released code (default: paper)", choices=["paper", "official"])
+    add("--no-reconstruction", "train without the decoder", action="store_true")
 
-def _network(train: argparse.ArgumentParser) -> None:
-    group = train.add_argument_group("network", "Changes to the model; what is not given stays as it is.")
-    routing = group.add_argument(
-        "--routing", metavar="NAME", help=f"{', '.join(routing_names())}; see 'torchcaps routings'"
-    )
-    completed(routing, routing_names)
-    group.add_argument(
-        "--iterations", type=more_than_zero(int), metavar="N",
-        help="of the routing (default: the model's own, or the routing's, see 'torchcaps routings')",
-    )  # fmt: skip
-    group.add_argument(
-        "--gradient", choices=["full", "last"],
-        help="through all iterations of dynamic routing, or the last only (default: full)",
-    )  # fmt: skip
-    group.add_argument(
-        "--recipe", choices=["paper", "official"],
-        help="the paper's text, or the authors' released code (default: paper)",
-    )  # fmt: skip
-    group.add_argument("--no-reconstruction", action="store_true", help="train without the decoder")
-
-
-def _own_images(train: argparse.ArgumentParser) -> None:
-    group = train.add_argument_group(
-        "your own images", "All but --size also work with data sets by name that have one object in an image."
-    )
-    group.add_argument(
-        "--size", metavar="N|HxW", help="scale to so many pixels (default: what suits the images, up to 64)"
-    )
-    group.add_argument(
-        "--balance", choices=["auto", "none", "classes"],
-        help="show rare classes more often (default: auto, if one has over ten times the images of another)",
-    )  # fmt: skip
-    group.add_argument(
-        "--augment", metavar="PRESET",
-        help="none, shift, digits or natural (default: what the data is meant for); single amounts change a preset:",
-    )  # fmt: skip
-    group.add_argument("--shift", type=int, metavar="PIXELS", help="move by up to so many pixels")
-    group.add_argument("--rotate", type=float, dest="rotation", metavar="DEGREES", help="turn by up to so much")
+    add = group("your own images", "All but --size also work with data sets by name that have one object in an image.")
+    add("--size", "scale to so many pixels (default: what suits the images, up to 64)", metavar="N|HxW")
+    rare = "show rare classes more often (default: auto, if one has over ten times the images of another)"
+    add("--balance", rare, choices=["auto", "none", "classes"])
+    presets = "none, shift, digits or natural (default: what the data is meant for); single amounts change a preset:"
+    add("--augment", presets, metavar="PRESET")
+    add("--shift", "move by up to so many pixels", type=int, metavar="PIXELS")
+    add("--rotate", "turn by up to so much", type=float, dest="rotation", metavar="DEGREES")
     for name, about in (
         ("scale", "stretch each side by up to this share, such as 0.1"),
         ("shear", "slant by up to this share"),
@@ -226,18 +160,14 @@ def _own_images(train: argparse.ArgumentParser) -> None:
         ("colour", "vary brightness, contrast and saturation by up to this share"),
         ("cutout", "hide a square with sides of this share"),
     ):
-        group.add_argument(f"--{name}", type=float, metavar="SHARE", help=about)
-    group.add_argument("--flip", action=argparse.BooleanOptionalAction, help="mirror half of the images, or none")
+        add(f"--{name}", about, type=float, metavar="SHARE")
+    add("--flip", "mirror half of the images, or none", action=argparse.BooleanOptionalAction)
 
-
-def _output(train: argparse.ArgumentParser, usual: dict[str, Any]) -> None:
-    group = train.add_argument_group("output")
-    group.add_argument("--out", metavar="DIR", help="the run folder (default: runs/MODEL-seedN)")
-    group.add_argument("--resume", action="store_true", help="go on with the run in --out; a larger budget prolongs it")
-    group.add_argument(
-        "--checkpoint-seconds", type=zero_or_more(float), metavar="S",
-        help=f"how often to save (default: {usual['checkpoint_seconds']:g})",
-    )  # fmt: skip
-    group.add_argument("--tensorboard", action="store_true", help="also write TensorBoard files into the run folder")
-    group.add_argument("--quiet", action="store_true", help="no progress on standard error, only what goes wrong")
-    json_flag(group)
+    add = group("output")
+    add("--out", "the run folder (default: runs/MODEL-seedN)", metavar="DIR")
+    add("--resume", "go on with the run in --out; a larger budget prolongs it", action="store_true")
+    often = f"how often to save (default: {usual['checkpoint_seconds']:g})"
+    add("--checkpoint-seconds", often, type=checked(float, *_ZERO_OR_MORE), metavar="S")
+    add("--tensorboard", "also write TensorBoard files into the run folder", action="store_true")
+    add("--quiet", "no progress on standard error, only what goes wrong", action="store_true")
+    json_flag(add)

@@ -9,7 +9,9 @@ import inspect
 import json
 import re
 import sys
+from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,50 +29,26 @@ def kept() -> dict[str, Any]:
 
 def made() -> dict[str, Any]:
     """What the file should hold, from the tables themselves."""
-    from torchcaps.data import DATA
-    from torchcaps.models.registry import MODELS
-    from torchcaps.routing import ROUTINGS
     from torchcaps.training.config import TrainConfig
 
     named = (*TRAINING, "seed", "average", "validation", "checkpoint_seconds", "test_pairs")
-    return {
-        "training": {name: getattr(TrainConfig("", ""), name) for name in named},
-        "models": [_model(name) for name in MODELS],
-        "routings": [_routing(name) for name in ROUTINGS],
-        "data": [_data(name) for name in DATA],
-    }
+    training = {name: getattr(TrainConfig("", ""), name) for name in named}
+    tables = {kind: (getattr(import_module(module), table), row) for kind, (module, table, row) in TABLES.items()}
+    return {"training": training} | {kind: [row(name) for name in table] for kind, (table, row) in tables.items()}
 
 
-def models() -> list[Row]:
-    rows = kept()["models"]
-    if "torchcaps.models.registry" not in sys.modules:
-        return rows
-    from torchcaps.models.registry import MODELS
-
-    return [*rows, *(_model(name) for name in _others(MODELS, rows))]
-
-
-def routings() -> list[Row]:
-    rows = kept()["routings"]
-    if "torchcaps.routing" not in sys.modules:
-        return rows
-    from torchcaps.routing import ROUTINGS
-
-    return [*rows, *(_routing(name) for name in _others(ROUTINGS, rows))]
+def rows(kind: str) -> list[Row]:
+    """Of "models", "routings" or "data": those of the file, and what a program has registered besides."""
+    found = kept()[kind]
+    module, table, made_of = TABLES[kind]
+    if module not in sys.modules:
+        return found
+    known = {row["name"] for row in found}
+    return [*found, *(made_of(name) for name in getattr(sys.modules[module], table) if name not in known)]
 
 
-def data() -> list[Row]:
-    rows = kept()["data"]
-    if "torchcaps.data" not in sys.modules:
-        return rows
-    from torchcaps.data import DATA
-
-    return [*rows, *(_data(name) for name in _others(DATA, rows))]
-
-
-def _others(table: dict[str, Any], rows: list[Row]) -> list[str]:
-    known = {row["name"] for row in rows}
-    return [name for name in table if name not in known]
+def names(kind: str) -> list[str]:
+    return [row["name"] for row in rows(kind)]
 
 
 def _model(name: str) -> Row:
@@ -124,3 +102,11 @@ def _data(name: str) -> Row:
 
     spec = DATA[name]
     return {"name": name, "image": list(spec.image), "classes": len(spec.classes), "about": spec.about}
+
+
+TABLES: dict[str, tuple[str, str, Callable[[str], Row]]] = {
+    "models": ("torchcaps.models.registry", "MODELS", _model),
+    "routings": ("torchcaps.routing", "ROUTINGS", _routing),
+    "data": ("torchcaps.data", "DATA", _data),
+}
+"""Where each is, and what makes a row of one of its names."""

@@ -8,7 +8,7 @@ from torchcaps.experiments import EXPERIMENTS
 
 
 def models(args: Namespace) -> None:
-    rows = listings.models()
+    rows = listings.rows("models")
     if args.json:
         return print_json([{key: row[key] for key in ("name", "parameters", "pretrained")} for row in rows])
     shown = [(row["name"], f"{row['parameters']:,}", "yes" if row["pretrained"] else "", row["about"]) for row in rows]
@@ -16,7 +16,7 @@ def models(args: Namespace) -> None:
 
 
 def routings(args: Namespace) -> None:
-    rows = listings.routings()
+    rows = listings.rows("routings")
     if args.json:
         return print_json(rows)
     shown = [
@@ -27,7 +27,7 @@ def routings(args: Namespace) -> None:
 
 
 def data(args: Namespace) -> None:
-    rows = listings.data()
+    rows = listings.rows("data")
     if args.json:
         return print_json(rows)
     shown = [(row["name"], "x".join(map(str, row["image"])), str(row["classes"]), row["about"]) for row in rows]

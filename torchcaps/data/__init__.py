@@ -5,16 +5,6 @@ from torchcaps.data.named import DATA, images, load_test_set, register_data, res
 from torchcaps.data.sets import Batch, ImageSet, ImageStream, ScoredSet, Stream
 
 __all__ = [
-    "DATA",
-    "TEST_PAIRS",
-    "Batch",
-    "DataSet",
-    "ImageSet",
-    "ImageStream",
-    "ScoredSet",
-    "Stream",
-    "images",
-    "load_test_set",
-    "register_data",
-    "resolve",
-]
+    "DATA", "TEST_PAIRS", "Batch", "DataSet", "ImageSet", "ImageStream", "ScoredSet", "Stream", "images",
+    "load_test_set", "register_data", "resolve",
+]  # fmt: skip

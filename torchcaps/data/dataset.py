@@ -1,8 +1,8 @@
 """What a data set is: one object that knows its images, its classes, its splits and how it is augmented.
 
 `resolve` (in `named.py`) makes it of a name, a folder or tensors, once; who needs to know something asks the object.
-The kinds are `NamedSet` (files by name), `PairedSet` (MultiMNIST), `ViewpointSet`, `Folder` and `Record` (one's own
-images) and `TensorSet` (tensors, or a `torch.utils.data.Dataset`).
+The kinds are `NamedSet` (files by name), `PairedSet` (MultiMNIST), `ViewpointSet`, `OwnImages` (a folder or a CSV) and
+`TensorSet` (tensors, or a `torch.utils.data.Dataset`).
 """
 
 from dataclasses import KW_ONLY, dataclass

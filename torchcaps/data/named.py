@@ -123,46 +123,27 @@ _NORB = {
     "norb-style": ("toys rendered here, as smallNORB's; 32x32 crops", None),
 }
 
+_MINI = "the same of the digits inside the package"
+_PAIRS = {
+    "multimnist": ("mnist", "two digits, shifted by up to 4, sum clipped at 1"),
+    "multimnist-mini": ("mnist-mini", _MINI),
+    "multimnist-iou80": ("mnist", "two digits, pixel maximum, boxes overlap by IoU >= 0.8"),
+    "multimnist-iou80-box20": ("mnist", "the same, of 20x20 boxes instead of the ink's"),
+}
+_AFFINE = {
+    "affnist-style": ("mnist", "the same by our recipe, one map for each digit"),
+    "affnist-style-mini": ("mnist-mini", _MINI),
+}
 _SETS = (
     NamedSet("mnist", "60,000 + 10,000 handwritten digits", (1, 28, 28), augment=_SHIFTED),
     NamedSet("mnist-mini", "5,000 + 1,000 of them, inside the package", (1, 28, 28), augment=_SHIFTED),
     NamedSet("fashion-mnist", "60,000 + 10,000 pieces of clothing", (1, 28, 28), FASHION, augment=_SHIFTED),
-    PairedSet(
-        "multimnist",
-        "two digits, shifted by up to 4, sum clipped at 1",
-        (1, 36, 36),
-        files="mnist",
-        rule=RULES["multimnist"],
-    ),
-    PairedSet(
-        "multimnist-mini",
-        "the same of the digits inside the package",
-        (1, 36, 36),
-        files="mnist-mini",
-        rule=RULES["multimnist-mini"],
-    ),
-    PairedSet(
-        "multimnist-iou80",
-        "two digits, pixel maximum, boxes overlap by IoU >= 0.8",
-        (1, 36, 36),
-        files="mnist",
-        rule=RULES["multimnist-iou80"],
-    ),
+    *(PairedSet(name, about, (1, 36, 36), files=f, rule=RULES[name]) for name, (f, about) in _PAIRS.items()),
     NamedSet("translated-mnist", "digits anywhere on a 40x40 canvas", (1, 40, 40), files="mnist"),
     NamedSet("affnist", "digits under small affine transformations (for testing)", (1, 40, 40)),
-    NamedSet(
-        "affnist-style",
-        "the same by our recipe, one map for each digit",
-        (1, 40, 40),
-        files="mnist",
-        made=affnist_style.transformed,
-    ),
-    NamedSet(
-        "affnist-style-mini",
-        "the same of the digits inside the package",
-        (1, 40, 40),
-        files="mnist-mini",
-        made=affnist_style.transformed,
+    *(
+        NamedSet(name, about, (1, 40, 40), files=files, made=affnist_style.transformed)
+        for name, (files, about) in _AFFINE.items()
     ),
     NamedSet("cifar10", "50,000 + 10,000 photographs; 24x24 crops", (3, 24, 24), CIFAR),
     *(NamedSet(name, about, _STEREO, TOYS, augment=_JITTERED, made=made) for name, (about, made) in _NORB.items()),

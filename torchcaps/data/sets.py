@@ -149,14 +149,19 @@ class ImageStream:
         return replace(self, rows=torch.arange(len(self.data)).repeat_interleave(repeats[self.data.kinds]))
 
     def batch(self, step: int, size: int) -> Batch:
-        per_epoch = max(1, len(self) // size)
-        epoch, position = divmod(step, per_epoch)
-        index = _order(len(self), self.seed, epoch)[position * size : (position + 1) * size]
+        epoch, position = divmod(step, max(1, len(self) // size))
+        index = in_epochs(len(self), self.seed, step, size)
         index = index if self.rows is None else self.rows[index]
         images = self.data.images[index]
         if self.augment is not None:
             images = self.augment(images, generator_for(self.seed, epoch, position))
         return self.data.batch(images, self.data.labels[index])
+
+
+def in_epochs(count: int, seed: int, step: int, size: int) -> Int64[Tensor, "m"]:
+    """The members of a batch: each of `count` once an epoch, in a new order; what fills no batch is left out."""
+    epoch, position = divmod(step, max(1, count // size))
+    return _order(count, seed, epoch)[position * size : (position + 1) * size]
 
 
 @lru_cache(maxsize=2)

@@ -57,18 +57,6 @@ def shift(images: Shaped[Tensor, "b c h w"], pixels: int, generator: Generator) 
     return place(images, offsets, images.shape[2], images.shape[3])
 
 
-def random_crop(
-    images: Shaped[Tensor, "b c h w"], height: int, width: int, generator: Generator
-) -> Shaped[Tensor, "b c height width"]:
-    """A random window of each image, every position inside the image equally likely."""
-    _, _, h, w = images.shape
-    if height > h or width > w:
-        raise UserError(f"a crop of {height}x{width} does not fit into images of {h}x{w}: it must not be larger")
-    y = torch.randint(h - height + 1, (len(images),), generator=generator)
-    x = torch.randint(w - width + 1, (len(images),), generator=generator)
-    return place(images, -torch.stack([y, x], 1), height, width)
-
-
 def random_flip(images: Shaped[Tensor, "b c h w"], generator: Generator) -> Shaped[Tensor, "b c h w"]:
     """Exchange left and right with probability 1/2."""
     mirrored = torch.rand(len(images), 1, 1, 1, generator=generator) < 0.5

@@ -20,6 +20,7 @@ EXPERIMENTS: dict[str, Entry] = {
     "fig3": Entry("fig3", "test digits and their reconstructions; failures from label and from prediction"),
     "fig4": Entry("fig4", "what each dimension of a digit capsule stands for"),
     "fig5": Entry("fig5", "overlapping digits taken apart"),
+    "seed003": Entry("seed003", "overlapping digits in NumPy's six minutes: its protocol and its four open questions"),
     "figA1": Entry("fig_a1", "how much each routing iteration still changes"),
     "figA2": Entry("fig_a2", "training loss on CIFAR-10 with 1 and with 3 iterations"),
     "affnist": Entry("affnist", "trained on translated digits, tested on affinely transformed ones, against a CNN"),

@@ -1,4 +1,8 @@
-"""Figure 5: two digits on top of each other, each redrawn by its own capsule."""
+"""Figure 5: two digits on top of each other, each redrawn by its own capsule, and the segmentation that follows.
+
+The columns are the paper's: pairs that were recognised; one digit of a pair beside one that is not there (*); wrong
+answers from the labels and from the prediction (P). The first test pairs of each kind are taken.
+"""
 
 import torch
 from torch import nn
@@ -6,33 +10,49 @@ from torch import nn
 from torchcaps import data
 from torchcaps.analysis import probes
 from torchcaps.analysis.evaluate import evaluate
+from torchcaps.analysis.segmentation import RULES, segmentation
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial, Verdict, judged
-from torchcaps.viz.figures import segmentations, style
+from torchcaps.viz.figures import segmentations, style, titled_rows
+from torchcaps.viz.figures.style import overlaid
 
 PAPER = "Sabour, Frosst and Hinton 2017, Figure 5"
 CUT = "the small network with the weights in the package; 10,000 instead of 10 M test pairs"
 RIGHT, ABSENT, WRONG = 6, 2, 2
+SHOWN = 6
 
 
-def _trial() -> Trial:
+def trial() -> Trial:
     return Trial("capsnet", "capsnet-multimnist", "multimnist", 0, {}, protocols.MULTIMNIST)
 
 
 def plan(study: Study) -> list[Trial]:
-    return study.pick(quick=[], paper=[_trial()], smoke=[])
+    return study.pick(quick=[], paper=[trial()], smoke=[])
 
 
 def run(study: Study) -> list[Verdict]:
-    model, weights = study.network(_trial(), "capsnet-multimnist-small")
+    model, weights = study.network(trial(), "capsnet-multimnist-small")
     name, pairs = study.pick(quick=("multimnist", 10_000), paper=("multimnist", 10_000), smoke=("multimnist-mini", 200))
     test = data.load_test_set(name, pairs)
     answers = probes.answer(model, test)
     drawn = probes.redraw(model, test, answers, probes.samples(answers, RIGHT, ABSENT, WRONG))
     with style():
         study.figure("fig5", segmentations(drawn, data.resolve(name).classes))
+        study.figure("segmentation", titled_rows(_masks(model, test)))
     scores = study.row("test", lambda: evaluate(model, test), weights=weights, data=name, pairs=pairs)
     absent = study.row("absent", lambda: _absent(model, test, answers), weights=weights, data=name, pairs=pairs)
+    taken = study.row("segmentation", lambda: segmentation(model, test), weights=weights, data=name, pairs=pairs)
+    rules = [
+        judged(
+            f"overlap (IoU) of a digit and {rule.title}",
+            [taken[key]["iou"]],
+            None,
+            False,
+            f"from the two longest capsules, which claim {taken[key]['covered']:.1%} of the ink; of the ink of both "
+            f"digits, {taken[key]['shared']:.1%} is claimed by both",
+        )
+        for key, rule in RULES.items()
+    ]
     return [
         judged("error, both digits right", [1 - scores["accuracy"]], 0.052, at_most=True),
         judged("overlap (IoU) of a digit's ink and its capsule's picture", [scores["segmentation_iou"]], None, False),
@@ -44,7 +64,24 @@ def run(study: Study) -> list[Verdict]:
             "share of images, for the longest capsule that is neither shown nor answered",
             limit=0.5,
         ),
+        *rules,
     ]
+
+
+def _masks(model: nn.Module, test: data.ScoredSet) -> list[tuple[str, torch.Tensor]]:
+    """The first test pairs, what the longest capsules draw, and the pixels that each rule gives to either digit."""
+    batch = probes.pick(test, range(SHOWN))
+    with torch.no_grad():
+        longest = model(batch.images).lengths.topk(2).indices.tolist()
+    chosen = [probes.aligned(found, labels) for found, labels in zip(longest, batch.labels.tolist(), strict=True)]
+    pictures = probes.decode(model, batch.images, torch.tensor(chosen))
+    rows = [("reconstructions", pictures), ("the digits", batch.targets)]
+    rows += [(f"claimed, {name}", rule.claim(pictures, batch.images).float()) for name, rule in RULES.items()]
+    coloured = [
+        (title, torch.stack([torch.from_numpy(overlaid(pair)).permute(2, 0, 1) for pair in pairs]))
+        for title, pairs in rows
+    ]
+    return [("input", batch.images), *coloured]
 
 
 def _absent(model: nn.Module, test: data.ScoredSet, answers: probes.Answers, count: int = 500) -> dict[str, float]:

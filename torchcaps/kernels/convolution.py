@@ -92,11 +92,6 @@ def possible(case: cost.Conv) -> list[str]:
     return ["plain", "fourier", *["tiles"] * tiles, *["columns"] * laid_out]
 
 
-def supports(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
-    """Whether one of our twins computes this layer here."""
-    return chosen(conv, x) != "plain"
-
-
 def _quick(conv: nn.Conv2d, x: Tensor) -> bool:
     """One image and few weights, in inference: to choose would take as long as to compute."""
     return len(x) == 1 and conv.weight.numel() < QUICK and not torch.is_grad_enabled()

@@ -12,7 +12,7 @@ Both take the children of a map and tables that say which of them are in which w
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -67,8 +67,8 @@ class Sizes(NamedTuple):
 
     def room(self, backward: bool, keep: bool = True) -> int:
         """Numbers that the loops need to work with, for all threads."""
-        n, loops = _struct(self), _loops()
-        threads = torch.get_num_threads()
+        threads, loops = torch.get_num_threads(), _loops()
+        n = _Sizes(*self, threads, self.groups)
         if not backward:
             return loops.shared_room(n) + threads * loops.forward_room(n, keep)
         return loops.shared_room(n) + self.groups * loops.group_room(n) + threads * loops.backward_room(n)
@@ -112,21 +112,6 @@ def _padded(parents: Size) -> Size:
     return -(-parents // LANES) * LANES
 
 
-def _struct(n: Sizes, variance_floor: float = 0.0, no_data: float = 0.0) -> _Sizes:
-    return _Sizes(*n, torch.get_num_threads(), n.groups, variance_floor, no_data)
-
-
-def _tables(
-    places: Tensor,
-    owners: Tensor,
-    added: Tensor | None,
-    inverse_temperature: Sequence[float],
-    density_scale: Sequence[float],
-) -> _Tables:
-    numbers = ((ctypes.c_float * len(x))(*x) for x in (inverse_temperature, density_scale))
-    return _Tables(places.data_ptr(), owners.data_ptr(), None if added is None else added.data_ptr(), *numbers)
-
-
 def sizes(poses: Tensor, weight: Tensor, places: Tensor, iterations: int, matrix: bool, local: bool) -> Sizes:
     images, children, pose = poses.shape
     transforms, parents, first, second = weight.shape
@@ -137,179 +122,133 @@ def sizes(poses: Tensor, weight: Tensor, places: Tensor, iterations: int, matrix
     return Sizes(images, children, windows, members, parents, transforms, rows, inner, columns, iterations, local)
 
 
-def _check(
-    n: Sizes,
-    numbers: dict[str, tuple[Tensor | None, tuple[Size, ...]]],
-    tables: dict[str, tuple[Tensor, Size]],
-    inverse_temperature: Sequence[float],
-    density_scale: Sequence[float],
-) -> None:
-    """Raise ValueError where C would read past the end of a tensor, or take its bytes for something else."""
-    for name, (tensor, shape) in numbers.items():
-        if tensor is None:
-            continue
-        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
-            raise ValueError(f"{name} must be float32 in main memory, not {tensor.dtype} on {tensor.device}")
-        if tensor.shape != shape:
-            raise ValueError(f"{name} must have the shape {tuple(shape)}, not {tuple(tensor.shape)}")
-    for name, (tensor, stop) in tables.items():
-        if tensor.dtype != torch.int32 or tensor.shape[-1] != n.members:
-            raise ValueError(f"{name} must be int32 for {n.members} members, not {tensor.dtype} {tuple(tensor.shape)}")
-        low, high = (int(value) for value in tensor.aminmax())
-        if low < 0 or high >= stop:
-            raise ValueError(f"{name} must be between 0 and {stop - 1}, not {low} to {high}")
-    if not 1 <= n.iterations == len(inverse_temperature) == len(density_scale):
-        raise ValueError("every iteration needs one inverse temperature and one density scale")
+class Inputs(NamedTuple):
+    """What both operators take, in this order."""
+
+    poses: Tensor
+    activations: Tensor
+    weight: Tensor
+    beta_u: Tensor
+    beta_a: Tensor
+    places: Tensor
+    owners: Tensor
+    added: Tensor | None
+    inverse_temperature: Sequence[float]
+    density_scale: Sequence[float]
+    variance_floor: float
+    no_data: float
+    matrix: bool
+    local: bool
+
+    def sizes(self) -> Sizes:
+        return sizes(self.poses, self.weight, self.places, len(self.inverse_temperature), self.matrix, self.local)
+
+    def check(self, n: Sizes, others: Mapping[str, tuple[Tensor, tuple[Size, ...]]] | None = None) -> None:
+        """Raise ValueError where C would read past the end of a tensor, or take its bytes for something else."""
+        numbers = {
+            "activations": (self.activations, self.poses.shape[:2]),
+            "beta_u": (self.beta_u, (n.parents,)),
+            "beta_a": (self.beta_a, (n.parents,)),
+            "added": (self.added, (n.members, n.dim)),
+            **{name: (getattr(self, name), getattr(self, name).shape) for name in ("poses", "weight")},
+            **(others or {}),
+        }
+        for name, (tensor, shape) in numbers.items():
+            if tensor is None:
+                continue
+            if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+                raise ValueError(f"{name} must be float32 in main memory, not {tensor.dtype} on {tensor.device}")
+            if tensor.shape != shape:
+                raise ValueError(f"{name} must have the shape {tuple(shape)}, not {tuple(tensor.shape)}")
+        for name, stop in {"places": n.children, "owners": n.transforms}.items():
+            tensor: Tensor = getattr(self, name)
+            found = f"{tensor.dtype} {tuple(tensor.shape)}"
+            if tensor.dtype != torch.int32 or tensor.shape[-1] != n.members:
+                raise ValueError(f"{name} must be int32 for {n.members} members, not {found}")
+            low, high = (int(value) for value in tensor.aminmax())
+            if low < 0 or high >= stop:
+                raise ValueError(f"{name} must be between 0 and {stop - 1}, not {low} to {high}")
+        if not 1 <= n.iterations == len(self.inverse_temperature) == len(self.density_scale):
+            raise ValueError("every iteration needs one inverse temperature and one density scale")
+
+    def run(self, name: str, n: Sizes, *others: Any) -> None:
+        """Call a loop of `em.c` with the tensors that are differentiated and the others; all may have any layout."""
+        tables = [None if x is None else x.contiguous() for x in (self.places, self.owners, self.added)]
+        numbers = ((ctypes.c_float * len(x))(*x) for x in (self.inverse_temperature, self.density_scale))
+        struct = _Sizes(*n, torch.get_num_threads(), n.groups, self.variance_floor, self.no_data)
+        given = [x.contiguous() if isinstance(x, Tensor) else x for x in (*self[:5], *others)]
+        getattr(_loops(), name)(
+            struct,
+            _Tables(*native.pointers(*tables), *numbers),
+            *(native.pointers(x)[0] if isinstance(x, Tensor) else x for x in given),
+        )
 
 
-def _forward(
-    poses: Tensor,
-    activations: Tensor,
-    weight: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    places: Tensor,
-    owners: Tensor,
-    added: Tensor | None,
-    inverse_temperature: Sequence[float],
-    density_scale: Sequence[float],
-    variance_floor: float,
-    no_data: float,
-    matrix: bool,
-    local: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _forward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Means `[b n j d]` and activations `[b n j]` of all parents; with `keep`, also what `em_backward` reads."""
-    n = sizes(poses, weight, places, len(inverse_temperature), matrix, local)
-    parents, each = (n.parents,), (n.members, n.dim)
-    numbers = {
-        "poses": (poses, poses.shape),
-        "activations": (activations, poses.shape[:2]),
-        "weight": (weight, weight.shape),
-        "beta_u": (beta_u, parents),
-        "beta_a": (beta_a, parents),
-        "added": (added, each),
-    }
-    _check(
-        n,
-        numbers,
-        {"places": (places, n.children), "owners": (owners, n.transforms)},
-        inverse_temperature,
-        density_scale,
-    )
-    operands = [tensor.contiguous() for tensor in (poses, activations, weight, beta_u, beta_a)]
-    places, owners, added = places.contiguous(), owners.contiguous(), None if added is None else added.contiguous()
-    outputs = _outputs(poses, n, keep)
+    inputs, keep = Inputs(*given[:-1]), given[-1]
+    n = inputs.sizes()
+    inputs.check(n)
+    outputs = _fake_forward(*given)
     mean, activation, kept_parents, kept_norms = outputs
-    if n.images == 0:
-        return outputs
-    room = poses.new_empty(n.room(backward=False, keep=keep))
-    _loops().forward(
-        _struct(n, variance_floor, no_data),
-        _tables(places, owners, added, inverse_temperature, density_scale),
-        *native.pointers(*operands),
-        keep,
-        *native.pointers(kept_parents, kept_norms, room, mean, activation),
-    )
+    if n.images:
+        room = mean.new_empty(n.room(backward=False, keep=keep))
+        inputs.run("forward", n, keep, kept_parents, kept_norms, room, mean, activation)
     return outputs
 
 
-def _outputs(poses: Tensor, n: Sizes, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _fake_forward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    inputs, keep = Inputs(*given[:-1]), given[-1]
+    n, new = inputs.sizes(), inputs.poses.new_empty
     parents, norms = n.kept() if keep else ((0,), (0,))
     shape = (n.images, n.windows, n.parents)
-    return poses.new_empty(*shape, n.dim), poses.new_empty(shape), poses.new_empty(parents), poses.new_empty(norms)
+    return new(*shape, n.dim), new(shape), new(parents), new(norms)
 
 
-def _fake_forward(poses, activations, weight, beta_u, beta_a, places, owners, added, inverse_temperature, *options):  # pyright: ignore
-    *_, matrix, local, keep = options
-    return _outputs(poses, sizes(poses, weight, places, len(inverse_temperature), matrix, local), keep)
-
-
-def _gradients(
-    grad_mean: Tensor,
-    grad_activation: Tensor,
-    kept_parents: Tensor,
-    kept_norms: Tensor,
-    poses: Tensor,
-    activations: Tensor,
-    weight: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    places: Tensor,
-    owners: Tensor,
-    added: Tensor | None,
-    inverse_temperature: Sequence[float],
-    density_scale: Sequence[float],
-    variance_floor: float,
-    no_data: float,
-    matrix: bool,
-    local: bool,
-) -> Gradients:
+def _gradients(*given: Any) -> Gradients:
     """Gradients of poses, activations, weight, beta_u and beta_a."""
-    n = sizes(poses, weight, places, len(inverse_temperature), matrix, local)
-    parents, norms = n.kept()
+    inputs = Inputs(*given[4:])
+    n = inputs.sizes()
     shape = (n.images, n.windows, n.parents)
-    numbers = {
-        "grad_mean": (grad_mean, (*shape, n.dim)),
-        "grad_activation": (grad_activation, shape),
-        "kept_parents": (kept_parents, parents),
-        "kept_norms": (kept_norms, norms),
-        "poses": (poses, poses.shape),
-        "activations": (activations, poses.shape[:2]),
-        "weight": (weight, weight.shape),
-        "beta_u": (beta_u, shape[2:]),
-        "beta_a": (beta_a, shape[2:]),
-        "added": (added, (n.members, n.dim)),
-    }
-    _check(
-        n,
-        numbers,
-        {"places": (places, n.children), "owners": (owners, n.transforms)},
-        inverse_temperature,
-        density_scale,
-    )
-    inputs = (poses, activations, weight, beta_u, beta_a)
-    operands = [tensor.contiguous() for tensor in (*inputs, kept_parents, kept_norms, grad_mean, grad_activation)]
-    places, owners, added = places.contiguous(), owners.contiguous(), None if added is None else added.contiguous()
-    if n.images == 0:
-        return tuple(torch.zeros_like(tensor) for tensor in inputs)  # pyright: ignore[reportReturnType]
-    gradients: Gradients = tuple(tensor.new_empty(tensor.shape) for tensor in inputs)  # pyright: ignore[reportAssignmentType]
-    room = poses.new_empty(n.room(backward=True))
-    _loops().backward(
-        _struct(n, variance_floor, no_data),
-        _tables(places, owners, added, inverse_temperature, density_scale),
-        *native.pointers(*operands, room, *gradients),
-    )
+    names, shapes = ("grad_mean", "grad_activation", "kept_parents", "kept_norms"), ((*shape, n.dim), shape, *n.kept())
+    inputs.check(n, dict(zip(names, zip(given, shapes, strict=False), strict=True)))
+    gradients = _fake_gradients(*given)
+    if not n.images:
+        return tuple(gradient.zero_() for gradient in gradients)  # pyright: ignore[reportReturnType]
+    grad_mean, grad_activation, kept_parents, kept_norms = given[:4]
+    room = inputs.poses.new_empty(n.room(backward=True))
+    inputs.run("backward", n, kept_parents, kept_norms, grad_mean, grad_activation, room, *gradients)
     return gradients
 
 
-def _fake_gradients(grad_mean, grad_activation, kept_parents, kept_norms, *inputs):  # pyright: ignore
-    return tuple(tensor.new_empty(tensor.shape) for tensor in inputs[:5])
+def _fake_gradients(*given: Any) -> Gradients:
+    return tuple(tensor.new_empty(tensor.shape) for tensor in given[4:9])  # pyright: ignore[reportReturnType]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, inverse_temperature, density_scale, variance_floor, no_data, matrix, local, keep = inputs
+    *options, keep = inputs
     mean, activation, parents, norms = output
     ctx.mark_non_differentiable(parents, norms)
     ctx.set_materialize_grads(False)
     if keep:
-        ctx.save_for_backward(parents, norms, *tensors)
-    ctx.shapes = mean.shape, activation.shape
-    ctx.options = inverse_temperature, density_scale, variance_floor, no_data, matrix, local
+        ctx.save_for_backward(parents, norms, *options[:8])
+    ctx.shapes, ctx.options = (mean.shape, activation.shape), options[8:]
 
 
-def _backward(
-    ctx: Any, grad_mean: Tensor | None, grad_activation: Tensor | None, *_: None
-) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors
     if not saved:
         raise RuntimeError("em_forward was called with keep=False, which leaves nothing to compute gradients from")
-    grads = [
-        saved[0].new_zeros(shape) if grad is None else grad
-        for grad, shape in zip((grad_mean, grad_activation), ctx.shapes, strict=True)
+    given = [
+        saved[0].new_zeros(shape) if grad is None else grad for grad, shape in zip(grads, ctx.shapes, strict=False)
     ]
-    return *em_backward(*grads, *saved, *ctx.options), *[None] * 10
+    return *em_backward(*given, *saved, *ctx.options), *[None] * 10
 
 
-em_forward = operator("em_forward", _forward, _fake_forward, _backward, _setup_context)
-em_backward = operator("em_backward", _gradients, _fake_gradients)
+_TYPES = {Tensor: "Tensor", Tensor | None: "Tensor?", Sequence[float]: "float[]", float: "float", bool: "bool"}
+_SCHEMA = ", ".join(f"{_TYPES[kind]} {name}" for name, kind in Inputs.__annotations__.items())
+_FORWARD = f"({_SCHEMA}, bool keep) -> (Tensor, Tensor, Tensor, Tensor)"
+_GRADS = "Tensor grad_mean, Tensor grad_activation, Tensor kept_parents, Tensor kept_norms"
+_BACKWARD = f"({_GRADS}, {_SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+em_forward = operator("em_forward", _forward, _fake_forward, _backward, _setup_context, _FORWARD)
+em_backward = operator("em_backward", _gradients, _fake_gradients, schema=_BACKWARD)

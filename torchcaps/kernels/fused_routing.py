@@ -71,10 +71,8 @@ def _forward(
     return v, sums
 
 
-def _fake(
-    u: Tensor, weight: Tensor, prior: Tensor | None, bias: Tensor | None, iterations: int, leaky: bool, full: bool
-) -> tuple[Tensor, Tensor]:
-    parents, dim = weight.shape[1:3]
+def _fake(u: Tensor, weight: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    iterations, (parents, dim) = options[2], weight.shape[1:3]
     return u.new_empty(len(u), parents, dim), u.new_empty(iterations, len(u), parents, dim)
 
 
@@ -82,19 +80,15 @@ def _gradients(
     grad: Tensor, u: Tensor, weight: Tensor, prior: Tensor | None, sums: Tensor, leaky: bool, full: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of u, of W, of the priors (empty if there are none) and of s, summed over the iterations `[b j d]`."""
-    results = _fake_backward(grad, u, weight, prior, sums, leaky, full)
-    grad_u, grad_weight, grad_prior, grad_s = results
+    grad_u, grad_weight, grad_prior, grad_s = _fake_backward(grad, u, weight, prior)
     wanted = (grad_u, grad_weight, None if prior is None else grad_prior, grad_s)
     _call("route_backward", _sizes(u, weight, prior, len(sums), leaky, full), u, weight, prior, sums, grad, *wanted)
-    return results
-
-
-def _fake_backward(
-    grad: Tensor, u: Tensor, weight: Tensor, prior: Tensor | None, sums: Tensor, leaky: bool, full: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    shapes = (u.shape, weight.shape, (0,) if prior is None else prior.shape, grad.shape)
-    grad_u, grad_weight, grad_prior, grad_s = (u.new_empty(shape) for shape in shapes)
     return grad_u, grad_weight, grad_prior, grad_s
+
+
+def _fake_backward(grad: Tensor, u: Tensor, weight: Tensor, prior: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
+    shapes = (u.shape, weight.shape, (0,) if prior is None else prior.shape, grad.shape)
+    return tuple(u.new_empty(shape) for shape in shapes)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -53,12 +53,6 @@ def library(name: str) -> ctypes.CDLL | None:
         return _states[name].functions
 
 
-def loops(name: str, *tensors: Tensor) -> ctypes.CDLL | None:
-    """The library, if these tensors are what its loops take: contiguous numbers of four bytes in main memory."""
-    fitting = all(t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors)
-    return library(name) if fitting else None
-
-
 def pointers(*tensors: Tensor | None) -> list[ctypes.c_void_p]:
     """What C takes; NULL for what there is not."""
     return [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]

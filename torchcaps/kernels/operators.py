@@ -18,9 +18,13 @@ def operator(
     fake: Callable[..., Any],
     backward: Callable[..., Any] | None = None,
     setup_context: Callable[..., Any] | None = None,
+    schema: str | None = None,
 ) -> Any:
-    """`torchcaps::name` for tensors on the CPU; `fake` makes results of the right shapes without numbers."""
-    _LIBRARY.define(name + torch.library.infer_schema(compute, mutates_args=()))
+    """`torchcaps::name` for tensors on the CPU; `fake` makes results of the right shapes without numbers.
+
+    The schema is that of the signature of `compute`, if none is given.
+    """
+    _LIBRARY.define(name + (schema or torch.library.infer_schema(compute, mutates_args=())))
     _LIBRARY.impl(name, compute, "CPU")
     torch.library.register_fake(f"torchcaps::{name}", fake, lib=_LIBRARY)
     if backward is not None:

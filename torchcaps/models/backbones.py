@@ -20,15 +20,18 @@ class PaperBackbone(nn.Sequential):
 
 
 class _Block(nn.Sequential):
-    """Convolution, batch normalisation, ReLU."""
+    """Convolution, perhaps max pooling of 2x2 pixels, batch normalisation, ReLU."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0, *, pool: bool = False
+    ) -> None:
         conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
         super().__init__(conv, BatchNorm(outputs), nn.ReLU())
+        self.pool = pool
 
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o yh yw"]:
-        conv, norm, relu = self
-        return relu(norm(convolution.convolve(conv, input)))  # pyright: ignore[reportArgumentType]
+        conv, norm, _ = self
+        return norm.with_relu(convolution.convolve(conv, input), self.pool)  # pyright: ignore
 
 
 class _Pool(nn.MaxPool2d):

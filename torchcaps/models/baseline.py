@@ -27,8 +27,9 @@ class CNNConfig:
         "mnist", "multimnist", "affnist", "compact", "natural", "smallnorb", "smallnorb-small", "smallnorb-norm"
     ] = "mnist"
     window: int | None = None
+    standardise: bool = False
     channels: int | None = None
-    """These two as in the capsule network whose backbone it shares."""
+    """These three as in the capsule network whose backbone it shares."""
 
 
 def _mnist(image: tuple[int, int, int]) -> list[nn.Module]:
@@ -131,6 +132,7 @@ class CNN(Pretrained, nn.Module):
         seen, before = config.image, []
         if config.window:
             seen, before = (config.image[0], config.window, config.window), [Window(config.image, config.window)]
+        before += [Standardise()] if config.standardise else []
         width = {"channels": config.channels} if config.channels else {}
         self.layers = nn.Sequential(*before, *DESIGNS[config.design](seen, **width), nn.LazyLinear(config.classes))
         try:

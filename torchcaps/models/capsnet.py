@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from torchcaps.core.errors import UserError
-from torchcaps.core.functional import mask, present
+from torchcaps.core.functional import mask, present, standardise
 from torchcaps.core.types import CapsuleMap, Capsules, ModelOutput, capsules_of
 from torchcaps.data.sets import Batch
 from torchcaps.models.backbones import make_backbone
@@ -38,6 +38,8 @@ class CapsNetConfig:
     """Number of objects in an image: 2 for MultiMNIST."""
     window: int | None = None
     """Side in pixels of a window around the ink; if set, the network sees this window only."""
+    standardise: bool = False
+    """Bring what the network sees to mean 0 and variance 1: grey paper and faint ink then change little."""
     backbone: str | type[nn.Module] | nn.Module = "paper"
     """A name in `BACKBONES`, or any module from images to a feature map, such as a network of timm or torchvision."""
     channels: int = 256
@@ -144,6 +146,7 @@ class CapsNet(Pretrained, nn.Module):
     def capsule_map(self, images: Float[Tensor, "b c h w"], corner: Int64[Tensor, "b 2"] | None = None) -> CapsuleMap:
         """The last capsules that have a place in the image, on a map of the size `grid`."""
         seen = images if self.window is None else self.window(images, corner)
+        seen = standardise(seen) if self.config.standardise else seen
         return self.conv(self.primary(self.backbone(seen)))
 
     def put_back(

@@ -67,7 +67,7 @@ MODELS: dict[str, Entry] = {
     ),
     "capsnet-mnist-small": Entry(_compact(), "mnist", "trains in three minutes on a laptop", _FAST),
     "capsnet-multimnist-small": Entry(
-        _compact(160, image=(1, 36, 36), objects=2, window=28),
+        _compact(160, image=(1, 36, 36), objects=2, window=28, standardise=True),
         "multimnist",
         "takes overlapping digits apart after minutes on a laptop",
         _FAST,
@@ -84,7 +84,7 @@ MODELS: dict[str, Entry] = {
     ),
     "cnn-mnist-small": Entry(CNNConfig(design="compact"), "mnist", "capsnet-mnist-small without the capsules", _FAST),
     "cnn-multimnist-small": Entry(
-        CNNConfig(image=(1, 36, 36), objects=2, design="compact", window=28, channels=160),
+        CNNConfig(image=(1, 36, 36), objects=2, design="compact", window=28, standardise=True, channels=160),
         "multimnist",
         "capsnet-multimnist-small without the capsules",
         _FAST,

@@ -20,18 +20,6 @@ from torchcaps.nn.losses import margin_loss, reconstruction_loss, share_loss, sp
 from torchcaps.nn.primary import PrimaryCaps, PrimaryPoses
 
 __all__ = [
-    "CapsuleMap",
-    "Capsules",
-    "ClassCaps",
-    "ConvCaps",
-    "DenseCaps",
-    "PrimaryCaps",
-    "PrimaryPoses",
-    "RoutingOutput",
-    "RoutingTrace",
-    "margin_loss",
-    "reconstruction_loss",
-    "share_loss",
-    "spread_loss",
-    "squash",
-]
+    "CapsuleMap", "Capsules", "ClassCaps", "ConvCaps", "DenseCaps", "PrimaryCaps", "PrimaryPoses", "RoutingOutput",
+    "RoutingTrace", "margin_loss", "reconstruction_loss", "share_loss", "spread_loss", "squash",
+]  # fmt: skip

@@ -1,10 +1,11 @@
-"""Batch normalisation over all processes."""
+"""Batch normalisation over all processes, alone or with the pooling before it and the ReLU after it."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import max_pool2d, relu
 
-from torchcaps.kernels import phase_conv
+from torchcaps.kernels import fused_norm, phase_conv
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -15,7 +16,7 @@ class BatchNorm(nn.BatchNorm2d):
     """
 
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        if not (self.training and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1):
+        if not (self.training and _several_processes()):
             # Of one image that is channels last as well, which needs no other view.
             if input.stride(0) >= input.stride(3) or not phase_conv.is_pixel_major(input):
                 return super().forward(input)
@@ -39,3 +40,13 @@ class BatchNorm(nn.BatchNorm2d):
             self.num_batches_tracked.add_(1)
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return input * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
+
+    def with_relu(self, input: Float[Tensor, "b c h w"], pool: bool = False) -> Float[Tensor, "b c y x"]:
+        """Normalised, then ReLU; before both, if asked, the largest of every 2x2 pixels."""
+        if fused_norm.supports(self, input) and not _several_processes():
+            return fused_norm.norm_relu(self, input, pool)
+        return relu(self(max_pool2d(input, 2) if pool else input))
+
+
+def _several_processes() -> bool:
+    return torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1

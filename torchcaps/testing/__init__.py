@@ -20,25 +20,8 @@ from torchcaps.testing.routing import ROUTING_PROPERTIES, check_iterations, chec
 from torchcaps.testing.routing_case import RoutingCase
 
 __all__ = [
-    "ROUTING_PROPERTIES",
-    "ConformanceError",
-    "RoutingCase",
-    "check_augmentation",
-    "check_evaluation",
-    "check_iterations",
-    "check_layer",
-    "check_learning",
-    "check_losses",
-    "check_margin_loss",
-    "check_model",
-    "check_pair_metric",
-    "check_pairs",
-    "check_primary_caps",
-    "check_reconstruction_loss",
-    "check_reconstruction_targets",
-    "check_routing",
-    "check_selection",
-    "check_squash",
-    "check_test_set",
-    "first_step",
-]
+    "ROUTING_PROPERTIES", "ConformanceError", "RoutingCase", "check_augmentation", "check_evaluation",
+    "check_iterations", "check_layer", "check_learning", "check_losses", "check_margin_loss", "check_model",
+    "check_pair_metric", "check_pairs", "check_primary_caps", "check_reconstruction_loss",
+    "check_reconstruction_targets", "check_routing", "check_selection", "check_squash", "check_test_set", "first_step",
+]  # fmt: skip

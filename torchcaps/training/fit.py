@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from torchcaps.core.errors import UserError
+from torchcaps.core.errors import UserError, argument
 from torchcaps.core.progress import quietly, say
 from torchcaps.data import DataSet, resolve
 from torchcaps.data.tensors import TensorSet, is_tensors
@@ -74,16 +74,16 @@ def fit(
         run = Path(out)
         # Of several processes only the first looks: it may have begun to write before the others are here.
         if not resume and os.environ.get("RANK", "0") == "0" and (run / "config.json").exists():
-            raise UserError(f"{run} already holds a run: go on with --resume, or choose another --out")
+            others = f"go on with {argument('resume', True)}, or choose another {argument('out')}"
+            raise UserError(f"{run} already holds a run: {others}")
         both = test if is_tensors(data) and is_tensors(test) else None
         if isinstance(model, str):
             known = recipes.data_for(find(model), data, size, test=both, classes=classes)
         else:
             known = _wide_enough(model, resolve(data, size=recipes.sides(size), test=both, classes=classes))
         if known.own and training.get("validation") is not None and not isinstance(known, TensorSet):
-            raise UserError(
-                "--validation is for sets by name; divide your own images by folders named train, val and test"
-            )
+            own = "divide your own images by folders named train, val and test"
+            raise UserError(f"{argument('validation')} is for sets by name; {own}")
         tested = None if test is None or both is not None else _test_data(known, test)
         given = {name: value for name, value in training.items() if value is not None}
         given |= {"data": known.name, "augment": recipes.chosen_augmentation(known, augment)}
@@ -110,12 +110,14 @@ def _check(training: Mapping[str, Any]) -> None:
         value, positive = training.get(name), name in POSITIVE
         if value is not None and not (0 <= value < 2**63 and (value or not positive)):
             least = "more than 0" if positive else "0 or more"
-            raise UserError(f"--{name.replace('_', '-')} must be {least}, not {value}")
+            raise UserError(f"{argument(name)} must be {least}, not {value}")
     for name in ("warmup", "average"):
         if (training.get(name) or 0.0) >= 1:
-            raise UserError(f"--{name} must be less than 1, not {training[name]}")
-    if all(training.get(name) is None for name in ("epochs", "steps", "max_seconds")):
-        raise UserError("how long? Give --epochs N, --steps N or --max-seconds S")
+            raise UserError(f"{argument(name)} must be less than 1, not {training[name]}")
+    budgets = {"epochs": "N", "steps": "N", "max_seconds": "S"}
+    if all(training.get(name) is None for name in budgets):
+        epochs, steps, seconds = (argument(name, value) for name, value in budgets.items())
+        raise UserError(f"how long? Give {epochs}, {steps} or {seconds}")
 
 
 def _usual(data: DataSet) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchcaps.core.errors import UserError
+from torchcaps.core.errors import UserError, argument
 from torchcaps.core.machine import memory_available
 from torchcaps.data.sets import Batch
 from torchcaps.kernels import workspace
@@ -57,7 +57,7 @@ class Forecast:
             raise UserError(f"{self.model} needs {needed} and {free} are free: choose a smaller model")
         raise UserError(
             f"{self.model} needs {needed} at a batch of {self.batch} and {free} are free: "
-            f"--batch {self.largest_batch} fits"
+            f"{argument('batch', self.largest_batch)} fits"
         )
 
 

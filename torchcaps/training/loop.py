@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from torchcaps.core.errors import UserError
+from torchcaps.core.errors import UserError, argument
 from torchcaps.data.sets import Batch, generator_for
 from torchcaps.models.config import known_kind
 from torchcaps.routing import EM, Dynamic, Routing
@@ -79,7 +79,8 @@ def run_loop(
             state.sums[name] = state.sums.get(name, 0.0) + float(value)
         state.summed += 1
         if not torch.isfinite(losses["total"]):
-            raise UserError(f"the loss is {float(losses['total'])} at step {state.step}: try a lower --lr")
+            loss_now = float(losses["total"])
+            raise UserError(f"the loss is {loss_now} at step {state.step}: try a lower {argument('lr')}")
         if state.step % LOG_EVERY == 0 or state.step == total_steps:
             row = {"step": state.step, "epoch": round(state.step / steps_per_epoch, 3), "lr": config.lr * factor}
             means = _mean(torch.tensor(list(state.sums.values()), dtype=torch.float64) / state.summed, world)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from torchcaps.core.errors import UserError
+from torchcaps.core.errors import UserError, argument
 from torchcaps.data import DataSet, resolve
 from torchcaps.data.transforms import Augmentation, augmentation
 from torchcaps.models.registry import Entry, find, suited, suited_training
@@ -23,7 +23,7 @@ def data_for(entry: Entry, data: Any, size: str | int | tuple[int, int] | None =
         data = WHOLE.get(data, data)
     found = resolve(data, size=sides(size), **options)
     if size is not None and not getattr(found, "size", None):
-        raise UserError(f"--size is for your own images; {found.title} has a size of its own")
+        raise UserError(f"{argument('size')} is for your own images; {found.title} has a size of its own")
     return found
 
 
@@ -65,9 +65,9 @@ def sides(size: str | int | tuple[int, int] | None) -> tuple[int, int] | None:
         found = [int(part) for part in given]
         height, width = found if len(found) == 2 else (*found, *found)
     except ValueError:
-        raise UserError(f"--size takes a number of pixels, or HEIGHTxWIDTH, not '{size}'") from None
+        raise UserError(f"{argument('size')} takes a number of pixels, or HEIGHTxWIDTH, not '{size}'") from None
     if not all(8 <= side <= LARGEST_SIZE for side in (height, width)):
-        raise UserError(f"--size must be from 8 to {LARGEST_SIZE} pixels a side, not '{size}'")
+        raise UserError(f"{argument('size')} must be from 8 to {LARGEST_SIZE} pixels a side, not '{size}'")
     return height, width
 
 
@@ -86,6 +86,5 @@ def chosen_augmentation(data: DataSet, augment: Augment) -> dict[str, Any] | Non
             raise UserError(f"unknown augmentation '{name}'; there are {', '.join(known)}")
         limit = {"shift": min(data.image[1:]) - 1, "rotation": 180, "flip": 1}.get(name, 0.99)
         if not 0 <= value <= limit:
-            flag = "rotate" if name == "rotation" else name
-            raise UserError(f"--{flag} must be from 0 to {limit}, not {value}")
+            raise UserError(f"{argument(name)} must be from 0 to {limit}, not {value}")
     return asdict(replace(data.augment if preset == "own" else augmentation(preset), **changed))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps import __version__
-from torchcaps.core.errors import UserError
+from torchcaps.core.errors import UserError, argument
 from torchcaps.core.files import packed, read_json, read_tensors, write_bytes, write_json, write_tensors
 from torchcaps.core.machine import processor
 from torchcaps.data import TEST_PAIRS, DataSet, ScoredSet, resolve
@@ -145,11 +145,11 @@ def prolong(run: Path, budget: dict[str, float | None]) -> None:
         return
     for name, value in longer.items():
         if not math.isfinite(value):
-            raise UserError(f"--{name.replace('_', '-')} must be a number, not {value}")
+            raise UserError(f"{argument(name)} must be a number, not {value}")
         had = before[name]
         if had is None or value < had:
             reason = "was not given one" if had is None else f"has {had:g} already"
-            raise UserError(f"--{name.replace('_', '-')} {value:g} does not prolong {run}, which {reason}")
+            raise UserError(f"{argument(name, f'{value:g}')} does not prolong {run}, which {reason}")
     # The old result goes first: killed in between, the run is unfinished, not finished with another budget.
     (run / "result.json").unlink(missing_ok=True)
     write_json(run / "config.json", {**saved, "train": {**saved["train"], **longer}})

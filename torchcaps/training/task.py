@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from torchcaps.core.errors import UserError
+from torchcaps.core.errors import UserError, argument
 from torchcaps.data import DataSet
 from torchcaps.data.sets import Batch, ImageStream, ScoredSet, Stream
 from torchcaps.data.transforms import Augmentation
@@ -28,7 +28,7 @@ class Task:
 def load_task(config: TrainConfig, data: DataSet) -> Task:
     training, kept = data.training_and_validation(config.validation)
     if config.stop_at is not None and not len(kept):
-        raise UserError("to stop at an accuracy, images must be held out: give --validation")
+        raise UserError(f"to stop at an accuracy, images must be held out: give {argument('validation')}")
     if config.per_class is not None:
         training = training.some_of_each(config.per_class, config.seed)
     augment = None if config.augment is None else Augmentation(**config.augment)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from torchcaps.core.errors import UserError
+from torchcaps.core.errors import UserError, argument
 from torchcaps.core.files import read_json, write_json, write_tensors
 from torchcaps.core.progress import quietly, say
 from torchcaps.data import DataSet, resolve
@@ -128,7 +128,7 @@ def resolve_device(name: str) -> torch.device:
     try:
         return torch.empty(0, device=wanted).device
     except (RuntimeError, AssertionError):
-        raise UserError(f"device '{name}' is not here; try --device auto") from None
+        raise UserError(f"device '{name}' is not here; try {argument('device', 'auto')}") from None
 
 
 def _begin(config: TrainConfig, out: Path, model: nn.Module, data: DataSet, about: list[str]) -> None:

@@ -10,20 +10,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from torchcaps.app.web import parsing
 from torchcaps.app.web.batching import Batcher
 from torchcaps.app.web.engine import Engine, Question, Vectors, encode
-from torchcaps.app.web.errors import Refused
-from torchcaps.app.web.limits import Limits, read_body
-from torchcaps.app.web.parsing import (
-    parse_corner,
-    parse_image,
-    parse_label,
-    parse_labels,
-    parse_object,
-    parse_vectors,
-)
+from torchcaps.app.web.limits import Limits, Refused, read_body
 from torchcaps.app.web.samples import load_samples
-from torchcaps.app.web.uploads import read_picture
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -73,27 +64,29 @@ class Api:
 
     async def decode(self, request: Request) -> Response:
         body = await self._json(request)
-        label = parse_label(body.get("label"), len(self.engine.labels))
-        vectors = parse_vectors(body.get("vectors"), self.engine.dim or 0)
-        corner = parse_corner(body.get("corner"), self.engine.window)
+        label = parsing.parse_label(body.get("label"), len(self.engine.labels))
+        vectors = parsing.parse_vectors(body.get("vectors"), self.engine.dim or 0)
+        corner = parsing.parse_corner(body.get("corner"), self.engine.window)
         return JSONResponse(await self.decodings.ask(Vectors(label, vectors, corner)))
 
     async def routing(self, request: Request) -> Response:
         body = await self._json(request)
-        parents = parse_labels(body.get("parents"), len(self.engine.labels))
+        parents = parsing.parse_labels(body.get("parents"), len(self.engine.labels))
         return JSONResponse(await self.routings.ask(Question(self._image(body), parents)))
 
     async def picture(self, request: Request) -> Response:
         content = await read_body(request, self.limits.picture_bytes, self.limits.body_seconds)
         loop = asyncio.get_running_loop()
-        pixels = await loop.run_in_executor(self.pictures, read_picture, content, self.engine.image, self.handwritten)
+        pixels = await loop.run_in_executor(
+            self.pictures, parsing.read_picture, content, self.engine.image, self.handwritten
+        )
         return JSONResponse({"image": encode(pixels)})
 
     def _image(self, body: dict[str, Any]) -> Any:
-        return parse_image(body.get("image"), self.engine.image)
+        return parsing.parse_image(body.get("image"), self.engine.image)
 
     async def _json(self, request: Request) -> dict[str, Any]:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refused(415, "the body must be JSON, with content-type application/json")
-        return parse_object(await read_body(request, self.json_bytes, self.limits.body_seconds))
+        return parsing.parse_object(await read_body(request, self.json_bytes, self.limits.body_seconds))

@@ -11,7 +11,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from torchcaps.app.web.errors import Refused
+
+class Refused(Exception):
+    """A 4xx answer. The message is fixed text: nothing of the request or of this machine is repeated in it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,33 @@
-"""Untrusted JSON to tensors of the right shape, or one sentence that says what is wrong."""
+"""Untrusted JSON and picture files to tensors of the right shape, or one sentence that says what is wrong."""
 
 import base64
 import binascii
 import json
+import warnings
 from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.app.web.errors import Refused
+from torchcaps.app.web.limits import Refused
+from torchcaps.core.errors import UserError
+from torchcaps.data.readers.pictures import open_image, to_pixels
 from torchcaps.models.window import Window
 
+MOST_PIXELS = 16_000_000
 MOST_VECTORS = 64
 LARGEST_COMPONENT = 10.0
+
+
+def read_picture(content: bytes, image: tuple[int, int, int], handwritten: bool) -> Float[Tensor, "c h w"]:
+    """The first frame, upright and on white paper. The size is known, and refused, before anything is decoded."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return to_pixels(open_image(content, most=MOST_PIXELS), image, handwritten)
+    except UserError as error:
+        raise Refused(422, str(error)) from None
 
 
 def parse_object(content: bytes) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from torch import nn
 
 from torchcaps.app.web.api import Api
 from torchcaps.app.web.engine import Engine
-from torchcaps.app.web.errors import Refused
-from torchcaps.app.web.limits import SECURITY_HEADERS, Guard, Limits
+from torchcaps.app.web.limits import SECURITY_HEADERS, Guard, Limits, Refused
 from torchcaps.core.errors import UserError
 from torchcaps.data import DataSet
 

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchcaps.core.errors import UserError
-from torchcaps.core.files import written_whole
+from torchcaps.core.errors import UserError, argument
+from torchcaps.core.files import write_bytes
 from torchcaps.core.progress import Progress, say
 from torchcaps.data.folder.decode import Decoded, in_threads, map_decoded, write_decoded
 from torchcaps.data.folder.division import TEST_SHARE, VALIDATION_SHARE, divide, find_copies
@@ -77,7 +77,8 @@ class Collection:
 
     def _decode_again(self, split: str, rows: list[tuple[str, int]], path: Path) -> None:
         if not Path(self.root).is_dir():
-            raise UserError(f"the images of this run are no longer at {self.root}: put them back, or use --data")
+            missing = f"the images of this run are no longer at {self.root}"
+            raise UserError(f"{missing}: put them back, or use {argument('data')}")
         try:
             with Progress(f"{self.name}: reading {len(rows):,} images", len(rows), "images") as bar:
                 again = write_decoded([os.path.join(self.root, file) for file, _ in rows], self.image, path, bar, 0)
@@ -86,7 +87,7 @@ class Collection:
         if again.sha256 != self.sha256[split]:
             path.unlink()
             what = next(iter(again.unreadable.values()), f"the {split} images are not the ones this run began with")
-            raise UserError(f"{self.root} has changed: {what}; score it as it is with --data")
+            raise UserError(f"{self.root} has changed: {what}; score it as it is with {argument('data')}")
 
     def here(self) -> bool:
         """Whether the images are still there, or have been decoded already."""
@@ -99,11 +100,7 @@ class Collection:
         return [f"{counts}; at {h}x{w} pixels, {'colour' if c == 3 else 'grey'}", *self.notes]
 
     def save(self, path: Path) -> None:
-        try:
-            with written_whole(path) as file:
-                file.write((json.dumps(asdict(self), indent=1) + "\n").encode())
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+        write_bytes(path, (json.dumps(asdict(self), indent=1) + "\n").encode())
 
 
 def is_record(name: str) -> bool:

@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedIOBase, BufferedWriter
+from io import BufferedIOBase
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +14,6 @@ import numpy as np
 from torchcaps.core.errors import UserError
 
 LARGEST_ARRAY = 4 << 30  # bytes; a header that promises more is damaged or hostile, so nothing is allocated for it
-
-
-@contextmanager
-def compressor(path: Path, file: BufferedWriter) -> Iterator[BufferedIOBase]:
-    """`file`, compressed as the suffix of `path` asks. Neither time nor name gets in: same content, same bytes."""
-    match path.suffix:
-        case ".gz":
-            with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=file, mtime=0) as packed:
-                yield packed
-        case ".xz":
-            with lzma.open(file, "wb", preset=9) as packed:
-                yield packed
-        case _:
-            yield file
 
 
 @contextmanager

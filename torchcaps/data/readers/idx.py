@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from torchcaps.core.errors import UserError
-from torchcaps.core.files import written_whole
-from torchcaps.data.readers.files import compressor, read_array, reading
+from torchcaps.data.readers.files import read_array, reading
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 CODES = {np.dtype(name): code for code, name in TYPES.items()}
@@ -37,14 +36,6 @@ def read(path: str | Path) -> np.ndarray:
         if len(sizes) < 4 * rank:
             raise UserError(f"{path} is cut short inside its header: fetch it again")
         return read_array(file, path, np.dtype(TYPES[code]), struct.unpack(f">{rank}I", sizes))
-
-
-def write(path: str | Path, array: np.ndarray) -> None:
-    """Write `array` as idx, whole or not at all; a path that ends in .gz or .xz is packed, deterministically."""
-    path, prefix = Path(path), header(array.dtype, array.shape)
-    with written_whole(path) as file, compressor(path, file) as packed:
-        packed.write(prefix)
-        packed.write(array.astype(array.dtype.newbyteorder(">")).tobytes())
 
 
 def size(shape: tuple[int, ...]) -> int:

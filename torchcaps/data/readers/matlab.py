@@ -1,8 +1,8 @@
 """Just enough of MATLAB's version 5 files (what `save -v6` and `-v7` write) for the data sets that come in them.
 
 The format: a header of 128 bytes, then elements, each a tag (type and size) and data padded to 8 bytes; at the top, an
-element is an array or an array compressed with zlib. The MathWorks, "MAT-File Format", chapter 1. Numbers, text, cells
-and structs are read; sparse matrices, complex numbers and objects are refused.
+element is an array or an array compressed with zlib. The MathWorks, "MAT-File Format", chapter 1. Numbers and structs
+are read, cells and text passed over; sparse matrices, complex numbers and objects are refused.
 """
 
 import math
@@ -19,12 +19,11 @@ from torchcaps.data.readers.files import LARGEST_ARRAY, reading
 
 MATRIX, COMPRESSED = 14, 15
 STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
-TEXT = {2: "latin-1", 4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}
 CELL, STRUCT, CHAR, NUMERIC = 1, 2, 4, range(6, 16)
 COMPLEX = 0x0800
 DEEPEST = 16  # structs within structs
 
-Value = np.ndarray | str | list
+Value = np.ndarray | list | None
 
 
 class DamagedError(Exception):
@@ -35,8 +34,8 @@ def read(path: str | Path) -> dict[str, Value]:
     """The variables of a file by name.
 
     Numbers come in MATLAB's shape and in the type they are stored in, the smallest that MATLAB found to hold them; they
-    share memory with the file's bytes and cannot be written to. A cell array is a list of its values and a struct array
-    a list of dictionaries, both in column order (a single struct is a list of one).
+    share memory with the file's bytes and cannot be written to. A struct array is a list of dictionaries, in column
+    order (a single struct is a list of one), and what is passed over is None.
     """
     path = Path(path)
     with reading(path) as file:
@@ -117,15 +116,16 @@ def _array(data: memoryview, order: str, depth: int) -> tuple[str, Value]:
     match flags & 0xFF:
         case kind if kind in NUMERIC and not flags & COMPLEX:
             return name, _numbers(_take(elements), order, shape)
-        case kind if kind == CHAR:
-            return name, _text(_take(elements), order)
-        case kind if kind == CELL:
-            return name, [_nested(elements, order, depth) for _ in range(math.prod(shape))]
+        case kind if kind in (CELL, CHAR):
+            return name, None
         case kind if kind == STRUCT:
             fields = _field_names(elements, order)
             if not fields and math.prod(shape) > 1:
                 raise DamagedError(f"{name!r} has many values of no fields")
-            return name, [{field: _nested(elements, order, depth) for field in fields} for _ in range(math.prod(shape))]
+            return name, [
+                {field: _array(_take(elements)[1], order, depth - 1)[1] for field in fields}
+                for _ in range(math.prod(shape))
+            ]
     raise DamagedError(f"{name!r} is sparse, complex or an object")
 
 
@@ -135,18 +135,6 @@ def _numbers(element: tuple[int, memoryview], order: str, shape: tuple[int, ...]
         raise DamagedError(f"element type {kind} where numbers should be")
     values = np.frombuffer(data, order + STORED[kind])
     return values.astype(values.dtype.newbyteorder("="), copy=False).reshape(shape, order="F")
-
-
-def _text(element: tuple[int, memoryview], order: str) -> str:
-    kind, data = element
-    if kind not in TEXT:
-        raise DamagedError(f"element type {kind} where text should be")
-    suffix = {"<": "-le", ">": "-be"}[order] if TEXT[kind] in ("utf-16", "utf-32") else ""
-    return bytes(data).decode(TEXT[kind] + suffix)
-
-
-def _nested(elements: Iterator[tuple[int, memoryview]], order: str, depth: int) -> Value:
-    return _array(_take(elements)[1], order, depth - 1)[1]
 
 
 def _field_names(elements: Iterator[tuple[int, memoryview]], order: str) -> list[str]:

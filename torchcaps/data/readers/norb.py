@@ -11,7 +11,7 @@ import numpy as np
 
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import written_whole
-from torchcaps.data.readers.files import compressor, read_array, reading
+from torchcaps.data.readers.files import read_array, reading
 
 MAGIC = {0x1E3D4C55: "<u1", 0x1E3D4C54: "<i4"}
 CODES = {np.dtype(name): magic for magic, name in MAGIC.items()}
@@ -32,14 +32,14 @@ def read(path: str | Path) -> np.ndarray:
 
 
 def write(path: str | Path, array: np.ndarray) -> None:
-    """Write uint8 or int32 in smallNORB's format, whole or not at all; a path that ends in .gz or .xz is packed."""
-    path, magic = Path(path), CODES.get(array.dtype.newbyteorder("<"))
+    """Write uint8 or int32 in smallNORB's format, whole or not at all."""
+    magic = CODES.get(array.dtype.newbyteorder("<"))
     if magic is None or not 1 <= array.ndim <= LARGEST_RANK:
         raise UserError(f"smallNORB's format cannot hold a {array.ndim}-dimensional array of {array.dtype}: use uint8")
     sizes = array.shape + (1,) * (3 - array.ndim)
-    with written_whole(path) as file, compressor(path, file) as packed:
-        packed.write(struct.pack(f"<Ii{len(sizes)}i", magic, array.ndim, *sizes))
-        packed.write(array.astype(array.dtype.newbyteorder("<")).tobytes())
+    with written_whole(Path(path)) as file:
+        file.write(struct.pack(f"<Ii{len(sizes)}i", magic, array.ndim, *sizes))
+        file.write(array.astype(array.dtype.newbyteorder("<")).tobytes())
 
 
 def read_pairs(images: Path, categories: Path) -> tuple[np.ndarray, np.ndarray]:

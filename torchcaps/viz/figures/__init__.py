@@ -14,31 +14,14 @@ from torchcaps.viz.figures.pictures import (
     reconstructions,
     segmentations,
     separations,
+    titled_rows,
 )
 from torchcaps.viz.figures.scores import confusion_matrix, reliability
 from torchcaps.viz.figures.style import style, to_png
 from torchcaps.viz.figures.votes import vote_histograms
 
 __all__ = [
-    "Animation",
-    "Curve",
-    "Measured",
-    "capsule_lengths",
-    "class_misses",
-    "confusion_matrix",
-    "curves",
-    "dots",
-    "example_pairs",
-    "learning_gif",
-    "mistakes",
-    "pair_breakdown",
-    "perturbations",
-    "reconstructions",
-    "reliability",
-    "segmentations",
-    "separations",
-    "style",
-    "to_png",
-    "training_curves",
-    "vote_histograms",
-]
+    "Animation", "Curve", "Measured", "capsule_lengths", "class_misses", "confusion_matrix", "curves", "dots",
+    "example_pairs", "learning_gif", "mistakes", "pair_breakdown", "perturbations", "reconstructions", "reliability",
+    "segmentations", "separations", "style", "titled_rows", "to_png", "training_curves", "vote_histograms",
+]  # fmt: skip

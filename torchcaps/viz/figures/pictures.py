@@ -103,6 +103,18 @@ def example_pairs(
     return sheet.figure
 
 
+def titled_rows(rows: Sequence[tuple[str, Float[Tensor, "_ _ _ _"]]]) -> Figure:
+    """Pictures in rows, each with a title on its left, such as the same images spoilt in several ways."""
+    left, columns = 3.1, max(len(pictures) for _, pictures in rows)
+    width = left + columns + (columns - 1) * GAP
+    sheet = Sheet(width, len(rows) * (1 + GAP) - GAP)
+    for row, (title, pictures) in enumerate(rows):
+        sheet.words(0, row * (1 + GAP) + 0.5, title, SMALLER, ha="left", va="center")
+        for n, picture in enumerate(pictures):
+            sheet.picture(left + n * (1 + GAP), row * (1 + GAP), rgb(picture))
+    return sheet.figure
+
+
 def perturbations(pictures: Float[Tensor, "d s c h w"], tweaks: Sequence[float]) -> Figure:
     """Figure 4: a row for each dimension of a capsule, from left to right as it is moved; the strongest first."""
     dims, steps = pictures.shape[:2]

@@ -13,12 +13,14 @@ from matplotlib.figure import Figure
 from safetensors import SafetensorError
 from torch import nn
 
-from torchcaps.analysis import metrics, probes
+from torchcaps.analysis import corruptions, metrics, probes
 from torchcaps.analysis.probes import Answers
+from torchcaps.analysis.segmentation import RULES, segmentation
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import read_json
 from torchcaps.core.types import ModelOutput
 from torchcaps.data import TEST_PAIRS, resolve
+from torchcaps.data.corruptions import CORRUPTIONS, corrupt
 from torchcaps.data.folder.listing import readable
 from torchcaps.data.sets import ScoredSet
 from torchcaps.models.capsnet import CapsNet
@@ -28,7 +30,8 @@ from torchcaps.viz import figures
 from torchcaps.viz.figures.scores import FEW
 from torchcaps.viz.report.page import Table
 
-PAIRS, SEPARATIONS, WORST = 7, 6, 12
+PAIRS, SEPARATIONS, WORST, SPOILT = 7, 6, 12, 5
+MASKS = 1000
 RIGHT, ABSENT, WRONG = 6, 2, 2
 FIRST_LENGTHS, WORST_LENGTHS = 4, 2
 
@@ -59,6 +62,8 @@ class FinishedRun:
     answers: Answers
     capsules: bool
     """Whether the classes are capsules; a CNN has none."""
+    spoilt: dict[str, Any] | None = None
+    """The scores on spoilt images, if they were asked for (`torchcaps evaluate RUN --corruptions`)."""
 
     @property
     def margins(self) -> bool:
@@ -92,7 +97,16 @@ def read_run(run: Path, model: nn.Module | None = None, data: Any = None, test: 
         tuple(config.get("classes", known.classes)),
         answers or probes.answer(network, tested),
         isinstance(example, ModelOutput) and example.capsules is not None,
+        _spoilt_scores(run),
     )
+
+
+def _spoilt_scores(run: Path) -> dict[str, Any] | None:
+    """Those of the weights that the run has now: a run that was prolonged has others."""
+    path = run / corruptions.FILE
+    scores = read_json(path) if path.exists() else None
+    same = scores and scores.get("weights_sha256") == read_json(run / "result.json")["weights_sha256"]
+    return scores if same else None
 
 
 def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
@@ -111,6 +125,7 @@ def sections(run: FinishedRun) -> Iterator[Section | Table]:
         yield from _animation(run)
         if several:
             yield _separations(run)
+            yield _masks(run)
     yield _lengths(run)
     if several:
         yield _breakdown(run)
@@ -120,6 +135,8 @@ def sections(run: FinishedRun) -> Iterator[Section | Table]:
         yield _per_class(run)
         yield from _worst(run)
         yield _reliability(run)
+    if run.spoilt:
+        yield from _robustness(run, run.spoilt)
     if probes.reconstructs(run.model):
         yield _perturbations(run, run.model)
     if len(run.rows) > 1:
@@ -180,6 +197,19 @@ def _separations(run: FinishedRun) -> Section:
     )
     draw = partial(figures.separations, batch.images, batch.targets, pictures)
     return Section("separation", "Each digit reconstructed separately", about, draw)
+
+
+def _masks(run: FinishedRun) -> Table:
+    found = segmentation(run.model, run.data, most=MASKS)
+    about = (
+        f"The two longest capsules of {min(MASKS, len(run.data)):,} test pairs, decoded one at a time. Overlap:"
+        " intersection over union of a digit and the pixels given to it. Claimed: the share of the ink that is given to"
+        " a digit; of ink that belongs to both digits, the share that is given to both."
+    )
+    rows = [
+        (RULES[name].title, *(f"{row[key]:.1%}" for key in ("iou", "covered", "shared"))) for name, row in found.items()
+    ]
+    return Table("Pixels of each digit", about, ("given to a digit", "overlap", "claimed", "shared, by both"), rows)
 
 
 def _lengths(run: FinishedRun) -> Section:
@@ -263,6 +293,20 @@ def _worst(run: FinishedRun) -> Iterator[Section]:
     about += " Below: what the capsule of the label and the capsule of the prediction redraw." if redrawn else ""
     draw = partial(figures.mistakes, batch.images, *names, *redrawn)
     yield Section("worst-mistakes", "Most confident mistakes", about, draw)
+
+
+def _robustness(run: FinishedRun, spoilt: dict[str, Any]) -> Iterator[Section | Table]:
+    tables = [("this run", spoilt["robustness"])]
+    tables += [(found["model"], found) for found in [spoilt.get("beside")] if found]
+    about = (
+        f"Accuracy on {spoilt['robustness']['images']:,} test images as they are and spoilt in each way, and how many"
+        " percentage points are lost. The same images are spoilt in the same way for every network."
+    )
+    yield Table("Accuracy on spoilt images", about, *corruptions.lines(tables))
+    images = probes.pick(run.data, range(min(SPOILT, len(run.data)))).images
+    shown = [(known.title, corrupt(name, images)) for name, known in CORRUPTIONS.items()]
+    draw = partial(figures.titled_rows, [("clean", images), *shown])
+    yield Section("spoilt", "How the images were spoilt", "The first test images, spoilt in each way.", draw)
 
 
 def _perturbations(run: FinishedRun, model: CapsNet) -> Section:

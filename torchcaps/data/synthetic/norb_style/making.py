@@ -1,11 +1,9 @@
 """The table of toys, and the arrays of a set of scenes."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from torchcaps.data.synthetic.norb_style import SIDE, Scenes
 from torchcaps.data.synthetic.norb_style.airplanes import AIRPLANES, airplane
@@ -16,6 +14,7 @@ from torchcaps.data.synthetic.norb_style.render import render
 from torchcaps.data.synthetic.norb_style.solids import Solid
 from torchcaps.data.synthetic.norb_style.trucks import TRUCKS, truck
 from torchcaps.data.synthetic.norb_style.volume import voxels
+from torchcaps.kernels.processor_time import one_thread
 
 TOYS: dict[str, tuple[Solid, ...]] = {
     "animal": tuple(map(animal, ANIMALS)),
@@ -34,24 +33,14 @@ class Arrays(NamedTuple):
     info: np.ndarray
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Tens of thousands of short operations: on a busy machine threads would wait for each other most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def make(scenes: Scenes, show: Callable[[int], None] = lambda count: None) -> Arrays:
     """Render; `show` is told of so many more bytes. As in smallNORB, the category changes from image to image."""
     instances, elevations, azimuths, lightings = scenes
     shape = (len(instances), len(elevations), len(azimuths), len(lightings), len(TOYS))
     degrees = [30 + 5 * elevation for elevation in elevations], [10 * azimuth for azimuth in azimuths]
     dat = np.empty((*shape, 2, SIDE, SIDE), np.uint8)
-    with _one_thread():
+    # Tens of thousands of short operations: on a busy machine threads would wait for each other most of the time.
+    with one_thread():
         for number, instance in enumerate(instances):
             for category, toys in enumerate(TOYS.values()):
                 pairs = render(voxels(toys[instance]), *degrees, lightings, show)
