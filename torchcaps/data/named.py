@@ -134,6 +134,14 @@ _AFFINE = {
     "affnist-style": ("mnist", "the same by our recipe, one map for each digit"),
     "affnist-style-mini": ("mnist-mini", _MINI),
 }
+_ETH80: tuple[tuple[str, str, viewpoints.By | None, bool], ...] = (
+    ("", "photographs of 80 things from 41 viewpoints (your own files)", None, True),
+    (":azimuth", "its familiar azimuths (12 views)", "azimuth", True),
+    (":azimuth-novel", "its novel azimuths (28 views)", "azimuth", False),
+    (":elevation", "its familiar elevations (28 views)", "elevation", True),
+    (":elevation-novel", "its novel elevations (13 views)", "elevation", False),
+)
+
 _SETS = (
     NamedSet("mnist", "60,000 + 10,000 handwritten digits", (1, 28, 28), augment=_SHIFTED),
     NamedSet("mnist-mini", "5,000 + 1,000 of them, inside the package", (1, 28, 28), augment=_SHIFTED),
@@ -165,13 +173,7 @@ _SETS = (
             f"eth80{part}", about, (3, eth80.SIDE, eth80.SIDE), eth80.CATEGORIES,
             augment=_MOVED, by=by, familiar=familiar,
         )
-        for part, about, by, familiar in (
-            ("", "photographs of 80 things from 41 viewpoints (your own files)", None, True),
-            (":azimuth", "its familiar azimuths (12 views)", "azimuth", True),
-            (":azimuth-novel", "its novel azimuths (28 views)", "azimuth", False),
-            (":elevation", "its familiar elevations (28 views)", "elevation", True),
-            (":elevation-novel", "its novel elevations (13 views)", "elevation", False),
-        )
+        for part, about, by, familiar in _ETH80
     ),
 )  # fmt: skip
 

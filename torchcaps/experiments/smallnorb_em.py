@@ -1,5 +1,6 @@
 """Matrix capsules with EM routing on smallNORB, against CNNs, and how routing gathers the votes (Figures 2 and B.2)."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -100,5 +101,5 @@ def _votes(model: MatrixCaps, data: str) -> dict[str, Figure]:
     another = right[kinds != kinds[:1]] if len(right) else right
     batch = pick(test, torch.cat([right[:1], another[:1], answers.wrong[:1]]))
     found = vote_distances(model, batch.images)
-    drawn = (batch.images, *found, batch.labels[:, 0], named.resolve(data).classes)
-    return {"votes": vote_histograms(*drawn), "votes-full": vote_histograms(*drawn, shown=FULL)}
+    draw = partial(vote_histograms, batch.images, *found, batch.labels[:, 0], named.resolve(data).classes)
+    return {"votes": draw(), "votes-full": draw(shown=FULL)}

@@ -84,7 +84,7 @@ def run(study: Study) -> list[Verdict]:
         sets = ["mnist-mini"]
     else:
         sets = [study.data("smallnorb", stand_in="norb-style"), *(["eth80"] if resolve("eth80").is_here() else [])]
-    verdicts, claims = [], []
+    verdicts, claims, gaps = [], [], []
     planned = [_trials(study, data, by) for data in sets for by in PUBLISHED]
     study.at_once(partial(_looks, study), [trial for trials in planned for group in trials.values() for trial in group])
     for data in sets:
@@ -102,9 +102,12 @@ def run(study: Study) -> list[Verdict]:
                     judged(f"{kind}, error at familiar {by}s of {data}, at the end", last, paper, True, note)
                 )
             others = [kind for kind in NETWORKS if kind != CAPSULES]
-            claims += [(data, by, kind, note, *matched(looks[CAPSULES], looks[kind])) for kind in others]
-    gaps = adjusted([difference(theirs, ours) for *_, ours, theirs in claims])
-    return [*verdicts, *(_verdict(*claim[:4], gap) for claim, gap in zip(claims, gaps, strict=True))]
+            claims += [(data, by, kind, note) for kind in others]
+            for kind in others:
+                ours, theirs = matched(looks[CAPSULES], looks[kind])
+                gaps.append(difference(theirs, ours))
+    pairs = zip(claims, adjusted(gaps), strict=True)
+    return [*verdicts, *(_verdict(data, by, kind, note, gap) for (data, by, kind, note), gap in pairs)]
 
 
 def _verdict(data: str, by: str, kind: str, note: str, gap: Estimate) -> Verdict:

@@ -31,10 +31,12 @@ def vote_histograms(
     """
     iterations, count = distances.shape[:2]
     figure = Figure(figsize=(WIDTH, (0.5 * iterations + 0.3) * count + 0.5), layout="constrained")
-    part = "all distances" if shown >= FULL else f"the smallest {shown:.0%} of the distances"
-    figure.suptitle(f"distance of votes from the class capsule's mean, weighted by assignment: {part}", size=SMALLER)
+    part = "all" if shown >= FULL else f"the first {shown:.0%} of the range"
+    figure.suptitle(f"distances of votes from the class capsule's mean, {part}", size=SMALLER)
     for n, block in enumerate(figure.subfigures(count, 1, squeeze=False)[:, 0]):
-        grid = block.add_gridspec(iterations, len(classes) + 1, width_ratios=[1.3, *[1] * len(classes)])
+        grid = block.add_gridspec(
+            iterations, len(classes) + 1, width_ratios=[1.3 + 0.1 * max(0, len(classes) - 5), *[1] * len(classes)]
+        )
         picture = block.add_subplot(grid[:, 0])
         picture.imshow(rgb(images[n, :1]), interpolation="nearest")
         picture.set_axis_off()
