@@ -304,8 +304,10 @@ def self_routing(u: Array, a: Array, u_hat: Array, weight: Array) -> Routed:
     return Routed(p, np.array([amount / sum(a) for amount in used]), [(b, c, dots(u_hat, p))])
 
 
-def heinsen(votes: Array, f_a: Array, iterations: int, beta_use: Array, beta_ign: Array) -> Routed:
-    """Heinsen 2019, Algorithm 1, with the author's 1e-5."""
+def heinsen(
+    votes: Array, f_a: Array, iterations: int, beta_use: Array, beta_ign: Array, density_scale: float = 1.0
+) -> Routed:
+    """Heinsen 2019, Algorithm 1, with the author's 1e-5; `density_scale` is a factor on his ln P."""
     children, parents, dim = votes.shape
     epsilon, logits, passes = 1e-5, np.zeros((children, parents)), []
     mu, score = np.zeros((parents, dim)), np.zeros(parents)
@@ -321,10 +323,40 @@ def heinsen(votes: Array, f_a: Array, iterations: int, beta_use: Array, beta_ign
             variance = sum(used[i] * (votes[i, j] - mu[j]) ** 2 for i in range(children)) / data + epsilon
             for i in range(children):
                 log_p = -sum((votes[i, j] - mu[j]) ** 2 / (2 * variance)) - sum(np.log(np.sqrt(variance)))
-                found[i, j] = log(logistic(score[j])) + log_p
+                found[i, j] = log(logistic(score[j])) + density_scale * log_p
         passes.append((logits, R, found))
         logits = found
     return Routed(mu, np.array([logistic(x) for x in score]), passes)
+
+
+def heinsen_2022(
+    x: Array, f_a: Array, votes: Array, iterations: int, beta_use: Array, beta_ign: Array, **network: Array
+) -> Routed:
+    """Heinsen 2022, one number after the other; `network` are the parameters of G, S and the last A."""
+    children, parents, dim = votes.shape
+    pose = len(x[0])
+    ones, zeros = np.ones(dim), np.zeros(dim)
+    S, y, passes = np.zeros((children, parents)), np.zeros((parents, dim)), []
+    for _ in range(iterations):
+        R = np.array([softmax(row) for row in S])
+        found = np.zeros((children, parents))
+        for j in range(parents):
+            total = np.zeros(dim)
+            for i in range(children):
+                used = f_a[i] * R[i, j]
+                total += (beta_use[i, j] * used - beta_ign[i, j] * (f_a[i] - used)) * votes[i, j]
+            y[j] = layer_norm(total, ones, zeros)
+            expected = np.zeros(pose)
+            for p in range(pose):
+                hidden = sum(network["predict"][p, h] * y[j, h] for h in range(dim))
+                expected[p] = network["predict_each"][j, p] * hidden + network["predict_bias"][j, p]
+            for i in range(children):
+                met = network["similarity"][i, j] * dot(x[i], expected) + network["similarity_bias"][i, j]
+                found[i, j] = log(logistic(met))
+        passes.append((S, R, found))
+        S = found
+    scores = [dot(network["presence"][j], y[j]) + network["presence_bias"][j] for j in range(parents)]
+    return Routed(y, np.array([logistic(score) for score in scores]), passes)
 
 
 @dataclass

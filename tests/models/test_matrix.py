@@ -32,6 +32,7 @@ TINY = {"image": (1, 28, 28), "classes": 10, "channels": 8, "primary_types": 2, 
         ("matrix-smallnorb-small", 68_000),
         ("cnn-smallnorb", 4_200_000),
         ("cnn-smallnorb-small", 68_000),
+        ("cnn-smallnorb-norm", 68_000),
     ],
 )
 def test_parameters_are_about_the_papers(name: str, paper: int) -> None:
@@ -98,6 +99,28 @@ def test_the_margin_grows_with_progress_alone() -> None:
     assert model.margin == pytest.approx(0.2)
 
 
+def test_the_authors_margin_is_a_sigmoid() -> None:
+    model = create_model("matrix-smallnorb-small", **TINY, margin=(0.2, 0.99), margin_schedule="sigmoid")
+    for step in (0, 100_000, 300_000, 700_000):
+        model.schedule(step / 700_000)
+        assert model.margin == pytest.approx(0.2 + 0.79 / (1 + np.exp(4 - step / 50_000)), abs=1e-12)
+
+
+def test_batch_normalisation_and_spread_activations_are_options() -> None:
+    torch.manual_seed(0)
+    images = next(named.images("mnist-mini", "test").batches(16)).images
+    flat = create_model("matrix-smallnorb-small", **TINY)
+    model = create_model("matrix-smallnorb-small", **TINY, norm=True, activation_init=(3.0, -1.0))
+    normalised = model.backbone[1](model.backbone[0](images))
+    torch.testing.assert_close(normalised.mean((0, 2, 3)), torch.zeros(8), rtol=0, atol=1e-5)
+    torch.testing.assert_close(normalised.std((0, 2, 3)), torch.ones(8), rtol=0, atol=1e-2)
+    spread, narrow = (one.primary(one.backbone(images)).activations.std() for one in (model, flat))
+    assert spread > 3 * narrow
+    assert model.primary.conv.bias[16::17].tolist() == [-1.0, -1.0]
+    assert "norm" not in str(flat.backbone).lower()
+    check_model(model, (1, 28, 28))
+
+
 def test_interrupted_and_resumed_ends_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the margin of the loss, which is no part of the checkpoint."""
     given = {"data": "mnist-mini", "epochs": 1.0, "batch": 4, "per_class": 8, "validation": 0}
@@ -147,7 +170,11 @@ def test_vote_distances_shrink_to_the_mean_of_what_was_assigned() -> None:
     weighted = (found.distances * found.assignments).sum((2, 3)) / found.assignments.sum((2, 3))
     assert (weighted < found.distances.mean((2, 3))).all()
     with style():
-        figure = vote_histograms(batch.images, *found, batch.labels[:, 0], tuple("0123456789"))
-    bars = [bar.get_height() for ax in figure.subfigs[0].axes[1:] for bar in ax.patches]
+        drawn = (batch.images, *found, batch.labels[:, 0], tuple("0123456789"))
+        figure, whole = vote_histograms(*drawn), vote_histograms(*drawn, shown=1.0)
+    bars, all_bars = (
+        [bar.get_height() for ax in one.subfigs[0].axes[1:] for bar in ax.patches] for one in (figure, whole)
+    )
     assert 0 < np.sum(bars) <= 3 * 27 + 1e-3
+    assert np.sum(all_bars) == pytest.approx(3 * 27, abs=1e-3)
     assert to_png(figure).startswith(b"\x89PNG")

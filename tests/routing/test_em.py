@@ -119,6 +119,24 @@ def test_density_scale_softens_the_assignments() -> None:
     torch.testing.assert_close(again, soft.agreement[0] + log_density / 2)
 
 
+def test_normalised_inverse_temperatures_end_alike() -> None:
+    """So that one β suits any number of iterations: a parent without data is as active after one as after five."""
+    none = torch.zeros(3, SHAPE.children, dtype=torch.float64)
+    v, _ = inputs()
+    empty = []
+    for iterations in (1, 3, 5):
+        temperatures = make(iterations=iterations, normalised=True, inverse_temperature=0.2).inverse_temperatures()
+        assert temperatures == sorted(temperatures)
+        assert temperatures[-1] == pytest.approx(0.2, abs=1e-15)
+        routing = make(iterations=iterations, normalised=True)
+        empty.append(routing(v, children_of(v, none)).activations)
+    assert torch.equal(empty[0], empty[1])
+    assert torch.equal(empty[1], empty[2])
+    usual, same = make(), make(normalised=True, inverse_temperature=1 - 0.95**3)
+    assert usual.inverse_temperatures() == [1 - 0.95 ** (t + 1) for t in range(3)]
+    assert same.inverse_temperatures() == pytest.approx(usual.inverse_temperatures(), abs=1e-15)
+
+
 def test_em_in_a_dense_capsule_network() -> None:
     model = create_model("capsnet-mnist-small", routing="em").eval()
     output = model(torch.rand(2, 1, 28, 28), trace=True)

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from mistakes import Procedure1
 from support import children_of
 from torch import Tensor
+from torch.nn.functional import layer_norm
 
 from torchcaps.app.web.engine import Engine, Question
 from torchcaps.core.errors import UserError
 from torchcaps.core.functional import squash
-from torchcaps.core.types import RoutingOutput
+from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.models.config import model_config, model_from_config
 from torchcaps.models.registry import create_model
-from torchcaps.routing import ROUTINGS, Routing, SelfRouting, VoteShape, make_routing, options_of
+from torchcaps.routing import ROUTINGS, Heinsen2022, Routing, SelfRouting, VoteShape, make_routing, options_of
 from torchcaps.routing.self_attention import exponential_squash
 from torchcaps.testing import ConformanceError, check_model, check_routing
 from torchcaps.testing.routing_case import RoutingCase, routed
@@ -46,7 +47,12 @@ TRANSCRIPTIONS: dict[str, Transcription] = {
         u_hat, a, r.iterations, array(r.offset), array(r.gain)
     ),
     "self-routing": lambda r, u_hat, a, u: ref.self_routing(u, a, u_hat, array(r.weight)),
-    "heinsen": lambda r, u_hat, a, u: ref.heinsen(u_hat, a, r.iterations, array(r.beta_use), array(r.beta_ign)),
+    "heinsen": lambda r, u_hat, a, u: ref.heinsen(
+        u_hat, a, r.iterations, array(r.beta_use), array(r.beta_ign), r.density_scale
+    ),
+    "heinsen-2022": lambda r, u_hat, a, u: ref.heinsen_2022(
+        u, a, u_hat, r.iterations, array(r.use), array(r.ignore), **{n: array(p) for n, p in r.named_parameters()}
+    ),
     "uniform": lambda r, u_hat, a, u: ref.fixed_couplings(u_hat, np.zeros(u_hat.shape[:2])),
     "random": lambda r, u_hat, a, u: ref.fixed_couplings(u_hat, array(r.logits)),
 }
@@ -81,6 +87,18 @@ def test_matches_its_transcription(name: str, shape: VoteShape, batch: int, iter
         np.testing.assert_allclose(array(output.trace.couplings[:, row]), couplings, **EXACT)
         np.testing.assert_allclose(array(output.trace.logits[:, row]), logits, **EXACT)
         np.testing.assert_allclose(array(output.trace.agreement[:, row]), agreement, **EXACT)
+
+
+def test_heinsen_as_in_his_paper() -> None:
+    random = torch.Generator().manual_seed(0)
+    shape = VoteShape(5, 4, 3)
+    routing = make_routing("heinsen", shape, density_scale=1.0).double()
+    votes = torch.randn(1, *shape[:3], dtype=torch.float64, generator=random)
+    found = routing(votes, children_of(votes))
+    betas = map(array, (routing.beta_use, routing.beta_ign))
+    expected = ref.heinsen(array(votes[0]), np.ones(5), 3, *betas)
+    np.testing.assert_allclose(array(found.poses[0]), expected.poses, **EXACT)
+    np.testing.assert_allclose(array(found.activations[0]), expected.activations, **EXACT)
 
 
 def test_reference_digamma_at_known_points() -> None:
@@ -135,10 +153,33 @@ def test_self_routing_looks_at_no_vote() -> None:
         SelfRouting(VoteShape(6, 4, 3))
 
 
-@pytest.mark.parametrize("name", ["inverted-dot-product", "variational-bayes", "heinsen"])
+def test_heinsen_2022_credits_add_up_to_the_parents() -> None:
+    case = RoutingCase(Heinsen2022)
+    routing, (votes, activations, poses) = case.routing(), case.inputs()
+    credit = routing.credit(votes, Capsules(poses, activations))
+    parents = torch.einsum("bij,bijd->bjd", credit, votes)
+    torch.testing.assert_close(layer_norm(parents, votes.shape[-1:]), routed(routing, *case.inputs()).poses)
+    assert (credit < 0).any()
+    assert (credit > 0).any()
+    with pytest.raises(ValueError, match="child_dim"):
+        Heinsen2022(VoteShape(6, 4, 3))
+
+
+def test_heinsen_2022_routes_any_number_of_children() -> None:
+    """One set of parameters for sequences of any length; a child without activation is as if it were not there."""
+    torch.manual_seed(0)
+    routing = Heinsen2022(VoteShape(7, 5, 4, 3), any_children=True).double()
+    check_routing(lambda shape: Heinsen2022(shape, any_children=True))
+    votes, poses = torch.randn(2, 11, 5, 4, dtype=torch.float64), torch.randn(2, 11, 3, dtype=torch.float64)
+    there = (torch.arange(11) < 8).double().expand(2, -1)
+    few = routed(routing, votes[:, :8], there[:, :8], poses[:, :8])
+    torch.testing.assert_close(routed(routing, votes, there, poses).poses, few.poses)
+
+
+@pytest.mark.parametrize("name", ["inverted-dot-product", "variational-bayes", "heinsen", "heinsen-2022"])
 def test_iterations_below_one_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        make_routing(name, VoteShape(2, 3, 4), iterations=0)
+        make_routing(name, VoteShape(2, 3, 4, 5), iterations=0)
 
 
 @pytest.mark.parametrize("name", ["variational-bayes", "heinsen"])
@@ -147,7 +188,8 @@ def test_a_gaussian_routing_finds_the_cluster(name: str) -> None:
     random = torch.Generator().manual_seed(0)
     votes = 2 * torch.randn(1, 8, 2, 4, generator=random)
     votes[:, :6, 0] = 0.5 + 0.05 * torch.randn(1, 6, 4, generator=random)
-    trace = make_routing(name, VoteShape(8, 2, 4))(votes, children_of(votes), trace=True).trace
+    options = {"density_scale": 1.0} if "density_scale" in options_of(name) else {}
+    trace = make_routing(name, VoteShape(8, 2, 4), **options)(votes, children_of(votes), trace=True).trace
     assert trace is not None
     assert (trace.couplings[-1, 0, :6, 0] > 0.9).all()
     assert (trace.couplings[0] == 0.5).all()
@@ -209,7 +251,7 @@ def test_wrong_names_and_options_are_user_errors() -> None:
         create_model("capsnet-mnist-small", routing="agreement")
     with pytest.raises(UserError, match="uniform routing has no option iterations; it has none"):
         create_model("capsnet-mnist-small", routing="uniform", routing_options={"iterations": 3})
-    with pytest.raises(UserError, match="heinsen routing has no option leaky; it has iterations"):
+    with pytest.raises(UserError, match="heinsen routing has no option leaky; it has iterations, density_scale"):
         create_model("capsnet-mnist-small", routing="heinsen", routing_options={"leaky": True})
     with pytest.raises(UserError, match="no option routing"):
         create_model("cnn-mnist", routing="uniform")

@@ -24,7 +24,7 @@ from torchcaps.models.registry import create_model
 from torchcaps.training.config import defaults_for
 from torchcaps.training.fit import fit
 from torchcaps.training.loop import train_step
-from torchcaps.training.optim import load_optimiser_tensors, make_optimisers, optimiser_tensors
+from torchcaps.training.optim import learning_rate, load_optimiser_tensors, make_optimisers, optimiser_tensors
 from torchcaps.training.runs import Checkpoint, keep_origin, load_run, prolong, read_answers
 from torchcaps.training.train import go_on, train
 
@@ -125,6 +125,30 @@ def test_optimisers_go_on_as_if_never_saved() -> None:
         train_step(model, batch, optimisers)
         networks.append(model.state_dict())
     assert all(torch.equal(networks[0][name], networks[1][name]) for name in networks[0])
+
+
+def test_a_long_gradient_is_shortened_to_the_clip() -> None:
+    batch = next(named.images("mnist-mini", "test").batches(8))
+    norms, directions = [], []
+    for clip in (None, 0.01, 1e9):
+        torch.manual_seed(0)
+        model = create_model("capsnet-mnist-small")
+        train_step(model, batch, make_optimisers(model, "adam", 1e-3), clip=clip)
+        gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        norms.append(gradient.norm().item())
+        directions.append(gradient / gradient.norm())
+    assert norms[0] == norms[2] > 0.1
+    assert norms[1] == pytest.approx(0.01, rel=1e-4)
+    torch.testing.assert_close(directions[1], directions[0], rtol=0, atol=1e-5)
+
+
+def test_schedules_fall_as_they_say() -> None:
+    for schedule, end in (("exponential", 0.01), ("linear", 0.0), ("cosine", 0.0), ("constant", 1.0)):
+        falling = [learning_rate(schedule, part / 10, 0) for part in range(11)]
+        assert falling == sorted(falling, reverse=True)
+        assert (falling[0], falling[-1]) == (1.0, pytest.approx(end))
+    assert learning_rate("exponential", 0.5, 0) == pytest.approx(0.1)
+    assert learning_rate("decay", 0.5, 40_000, decay_steps=20_000) == pytest.approx(0.96**2)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:

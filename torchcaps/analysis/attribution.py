@@ -36,11 +36,19 @@ def _squared_gradients(model: CapsNet, places: int, samples: int) -> Float[Tenso
         for _ in range(samples):
             noise = torch.rand(1, *model.seen, generator=generator).to(device)
             images = noise.repeat(places, 1, 1, 1).requires_grad_()
-            maps = model.primary.conv(model.backbone(images)).flatten(2)
+            maps = _channels(model, images)
             mixture = torch.randn(maps.shape[1], generator=generator).to(device)
             (gradient,) = torch.autograd.grad((maps[at, :, at] @ mixture).sum(), images)
             total += gradient.square().sum(1)
     return total
+
+
+def _channels(model: CapsNet, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k n"]:
+    """What the capsules at each place are made of: the convolution below the primary ones, or poses above them."""
+    if not len(model.conv):
+        return model.primary.conv(model.backbone(images)).flatten(2)
+    poses = model.conv(model.primary(model.backbone(images))).poses
+    return poses.permute(0, 1, 4, 2, 3).flatten(1, 2).flatten(2)
 
 
 def _gaussian(shares: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
@@ -55,7 +63,7 @@ def _gaussian(shares: Float[Tensor, "n w"]) -> Float[Tensor, "n w"]:
 def couplings_to_classes(
     model: CapsNet, images: Float[Tensor, "1 c h w"], output: ModelOutput, corner: Int64[Tensor, "1 2"] | None = None
 ) -> tuple[Float[Tensor, "i j"], Float[Tensor, "i"]]:
-    """How each primary capsule of one image is coupled to each class in the last iteration, and its activation.
+    """How each capsule with a place in the image is coupled to each class in the last iteration, and its activation.
 
     `output` is the traced answer. Through hidden layers, the couplings of all layers are multiplied: what a capsule
     sends to a parent is shared out again by that parent.
@@ -64,8 +72,7 @@ def couplings_to_classes(
     assert output.children is not None
     couplings, children = output.trace.couplings[-1, 0], output.children
     if len(model.hidden):
-        seen = images if model.window is None else model.window(images, corner)
-        children = layer_input = capsules_of(model.primary(model.backbone(seen)))
+        children = layer_input = capsules_of(model.capsule_map(images, corner))
         steps = []
         for layer in model.hidden:
             layer_input = layer(layer_input, trace=True)

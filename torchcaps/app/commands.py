@@ -19,8 +19,8 @@ from torchcaps.training.recipes import data_for
 from torchcaps.training.train import go_on
 
 TRAINING = (
-    "epochs", "steps", "max_seconds", "seed", "batch", "lr", "optimiser", "schedule", "warmup", "average", "validation",
-    "pairs", "balance", "device", "checkpoint_seconds",
+    "epochs", "steps", "max_seconds", "seed", "batch", "lr", "optimiser", "schedule", "warmup", "average", "clip",
+    "validation", "pairs", "balance", "device", "checkpoint_seconds",
 )  # fmt: skip
 """Flags of `train` that are keywords of `fit`."""
 CHANGEABLE = ("epochs", "steps", "max_seconds", "lr", "checkpoint_seconds", "device")

@@ -124,12 +124,14 @@ def train_flags(train: argparse.ArgumentParser) -> None:
     add("--batch", f"images in a step, over all processes {own_default('batch')}", **COUNT)
     add("--lr", f"learning rate {own_default('lr')}", **AMOUNT, metavar="RATE")
     add("--optimiser", own_default("optimiser"), choices=["adam", "muon"])
-    schedules = ["decay", "cosine", "linear", "constant"]
+    schedules = ["decay", "cosine", "linear", "exponential", "constant"]
     add("--schedule", f"how the learning rate falls {own_default('schedule')}", choices=schedules)
     rises = f"share of the budget in which the learning rate rises from 0 {own_default('warmup')}"
     add("--warmup", rises, type=SHARE, metavar="SHARE")
     average = f"such as 0.999 (default: {usual['average'] or '0, no average'})"
     add("--average", f"decay of an exponential average of the weights, {average}", type=SHARE, metavar="DECAY")
+    shortened = "shorten a step's gradient to this norm where it is longer (default: never)"
+    add("--clip", shortened, **AMOUNT, metavar="NORM")
     add("--seed", f"decides initial weights, order and augmentation (default: {usual['seed']})", **NUMBER)
     device_flag(add)
 

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from torchcaps.core.errors import UserError
-from torchcaps.data import sources, viewpoints
+from torchcaps.data import eth80, sources, viewpoints
 from torchcaps.data.dataset import TEST_PAIRS, DataSet
+from torchcaps.data.eth80 import Eth80
 from torchcaps.data.own import own_images
 from torchcaps.data.sets import ImageSet, ScoredSet, Stream
 from torchcaps.data.sources import Split
@@ -113,6 +114,7 @@ def _halved(pixels: np.ndarray, split: Split) -> np.ndarray:
 
 _SHIFTED, _NATURAL = PRESETS["shift"], PRESETS["natural"]
 _JITTERED = Augmentation(colour=0.3)
+_MOVED = Augmentation(colour=0.3, shift=2)
 _STEREO = (2, 32, 32)
 _NORB = {
     "smallnorb": ("stereo pairs of toys; halved, 32x32 crops", _halved),
@@ -130,6 +132,14 @@ _AFFINE = {
     "affnist-style": ("mnist", "the same by our recipe, one map for each digit"),
     "affnist-style-mini": ("mnist-mini", _MINI),
 }
+_ETH80: tuple[tuple[str, str, viewpoints.By | None, bool], ...] = (
+    ("", "photographs of 80 things from 41 viewpoints (your own files)", None, True),
+    (":azimuth", "its familiar azimuths (12 views)", "azimuth", True),
+    (":azimuth-novel", "its novel azimuths (28 views)", "azimuth", False),
+    (":elevation", "its familiar elevations (28 views)", "elevation", True),
+    (":elevation-novel", "its novel elevations (13 views)", "elevation", False),
+)
+
 _SETS = (
     NamedSet("mnist", "60,000 + 10,000 handwritten digits", (1, 28, 28), augment=_SHIFTED),
     NamedSet("mnist-mini", "5,000 + 1,000 of them, inside the package", (1, 28, 28), augment=_SHIFTED),
@@ -155,6 +165,13 @@ _SETS = (
         for name, (_, made) in _NORB.items()
         for by in viewpoints.FAMILIAR
         for familiar in (True, False)
+    ),
+    *(
+        Eth80(
+            f"eth80{part}", about, (3, eth80.SIDE, eth80.SIDE), eth80.CATEGORIES,
+            augment=_MOVED, by=by, familiar=familiar,
+        )
+        for part, about, by, familiar in _ETH80
     ),
 )  # fmt: skip
 

@@ -23,7 +23,9 @@ class CNNConfig:
     image: tuple[int, int, int] = (1, 28, 28)
     classes: int = 10
     objects: int = 1
-    design: Literal["mnist", "multimnist", "affnist", "compact", "natural", "smallnorb", "smallnorb-small"] = "mnist"
+    design: Literal[
+        "mnist", "multimnist", "affnist", "compact", "natural", "smallnorb", "smallnorb-small", "smallnorb-norm"
+    ] = "mnist"
     window: int | None = None
     standardise: bool = False
     channels: int | None = None
@@ -98,6 +100,17 @@ def _smallnorb_small(image: tuple[int, int, int]) -> list[nn.Module]:
     return _smallnorb(image, (16, 16), 60)
 
 
+def _smallnorb_norm(image: tuple[int, int, int]) -> list[nn.Module]:
+    """As many parameters again, spent as one would today: small kernels, batch normalisation, an average at the end."""
+    layers: list[nn.Module] = [Standardise()]
+    inputs = image[0]
+    for outputs, pooled in ((24, False), (32, True), (48, False), (48, True), (56, False)):
+        layers += [nn.Conv2d(inputs, outputs, 3, padding="same", bias=False), BatchNorm(outputs), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)] if pooled else []
+        inputs = outputs
+    return [*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+
+
 DESIGNS = {
     "mnist": _mnist,
     "multimnist": _multimnist,
@@ -106,6 +119,7 @@ DESIGNS = {
     "natural": _natural,
     "smallnorb": _smallnorb,
     "smallnorb-small": _smallnorb_small,
+    "smallnorb-norm": _smallnorb_norm,
 }
 
 

@@ -1,6 +1,7 @@
 """The capsule network of Sabour, Frosst and Hinton 2017 (Figures 1 and 2), at any size.
 
-images [b c h w] -> backbone -> PrimaryCaps -> (hidden DenseCaps) -> DenseCaps, one capsule per class -> decoder
+images [b c h w] -> backbone -> PrimaryCaps -> (ConvCaps) -> (hidden DenseCaps) -> DenseCaps, one capsule per class
+-> decoder
 """
 
 import math
@@ -13,14 +14,15 @@ from torch import Tensor, nn
 
 from torchcaps.core.errors import UserError
 from torchcaps.core.functional import mask, present, standardise
-from torchcaps.core.types import Capsules, ModelOutput, capsules_of
+from torchcaps.core.types import CapsuleMap, Capsules, ModelOutput, capsules_of
 from torchcaps.data.sets import Batch
 from torchcaps.models.backbones import make_backbone
 from torchcaps.models.decoders import make_decoder
 from torchcaps.models.hub import Pretrained
 from torchcaps.models.window import Window
+from torchcaps.nn.conv import ConvCaps
 from torchcaps.nn.dense import DenseCaps
-from torchcaps.nn.losses import RECIPES, margin_loss, reconstruction_loss
+from torchcaps.nn.losses import RECIPES, margin_loss, reconstruction_loss, share_loss
 from torchcaps.nn.primary import PrimaryCaps
 from torchcaps.nn.transforms import deviation
 from torchcaps.routing import Routing, RoutingChoice, options_of
@@ -43,8 +45,13 @@ class CapsNetConfig:
     channels: int = 256
     primary_types: int = 32
     primary_dim: int = 8
+    conv: tuple[tuple[int, int, int, int], ...] = ()
+    """Convolutional capsule layers above the primary capsules, each `(types, dim, kernel, stride)`."""
+    conv_init_std: float | None = None
+    """Deviation of their initial transforms; None is what the layers choose, which is for maps much larger than the
+    kernel: on small ones a child reaches fewer parents, and poses begin too long."""
     hidden: tuple[tuple[Any, ...], ...] = ()
-    """Routed layers between primary capsules and classes, each `(capsules, dim)` or `(capsules, dim, routing)`."""
+    """Routed layers between these and the classes, each `(capsules, dim)` or `(capsules, dim, routing)`."""
     dim: int = 16
     routing: RoutingChoice = "dynamic"
     routing_options: dict[str, Any] = field(default_factory=lambda: {"iterations": 3})
@@ -73,31 +80,44 @@ class CapsNet(Pretrained, nn.Module):
             norm=self.backbone.primary_norm,
             divide=config.primary_types if official else 1,
         )
-        self.grid = self._grid()
+        self.conv, self.grid = self._conv_layers(self._grid())
         self.hidden, self.classes = self._routed_layers()
         self.decoder = make_decoder(config.decoder, config.classes * config.dim, self.seen)
         if official:
             self._init_like_the_released_code()
 
+    def _conv_layers(self, grid: tuple[int, int, int]) -> tuple[nn.Sequential, tuple[int, int, int]]:
+        """Convolutional capsules, and types, rows and columns of the last of them."""
+        config, layers = self.config, nn.Sequential()
+        if (config.hidden or config.conv) and isinstance(config.routing, Routing):
+            raise UserError("a routing instance fits one layer: with several layers, give its class or its name")
+        (types, rows, columns), child_dim = grid, config.primary_dim
+        for parents, dim, kernel, stride in config.conv:
+            options: dict[str, Any] = {"init_std": config.conv_init_std, **config.routing_options}
+            layers.append(ConvCaps(types, child_dim, parents, dim, kernel, stride, config.routing, **options))
+            types, child_dim = parents, dim
+            rows, columns = ((size - kernel) // stride + 1 for size in (rows, columns))
+            if min(rows, columns) < 1:
+                raise UserError(f"images of {self.seen[1:]} pixels are too small for this network")
+        return layers, (types, rows, columns)
+
     def _routed_layers(self) -> tuple[nn.Sequential, DenseCaps]:
         config = self.config
-        if config.hidden and isinstance(config.routing, Routing):
-            raise UserError("a routing instance fits one layer: with hidden layers, give its class or its name")
         layers: list[DenseCaps] = []
-        children, child_dim = math.prod(self.grid), config.primary_dim
+        children, child_dim = math.prod(self.grid), config.conv[-1][1] if config.conv else config.primary_dim
         for parents, dim, *own in (*_checked(config.hidden), (config.classes, config.dim)):
             routing = own[0] if own else config.routing
             official = config.recipe == "official" and not isinstance(routing, Routing)
             bias = {"bias": True} if official and "bias" in options_of(routing) else {}
             options = {**({} if own else config.routing_options), **bias}
             # In a stack, poses must not become shorter from layer to layer.
-            std = deviation(children, parents, dim, matrix=False) if config.hidden else None
+            std = deviation(children, parents, dim, matrix=False) if config.hidden or config.conv else None
             layers.append(DenseCaps(children, child_dim, parents, dim, routing, init_std=std, **options))
             children, child_dim = parents, dim
         return nn.Sequential(*layers[:-1]), layers[-1]
 
     def _grid(self) -> tuple[int, int, int]:
-        """Types, rows and columns of the primary capsules: child `i` is at `(type, y, x)` in this grid."""
+        """Types, rows and columns of the primary capsules: capsule `i` is at `(type, y, x)` in this grid."""
         try:
             with torch.no_grad():
                 shape = self.primary.conv(self.backbone.eval()(torch.zeros(1, *self.seen))).shape
@@ -120,10 +140,14 @@ class CapsNet(Pretrained, nn.Module):
         return None if self.window is None else self.window.corner(images)
 
     def features(self, images: Float[Tensor, "b c h w"], corner: Int64[Tensor, "b 2"] | None = None) -> Capsules:
-        """The capsules that vote for the classes: the primary ones, unless there are hidden layers."""
+        """The capsules that vote for the classes: the primary ones, unless there are layers between."""
+        return capsules_of(self.hidden(self.capsule_map(images, corner)))
+
+    def capsule_map(self, images: Float[Tensor, "b c h w"], corner: Int64[Tensor, "b 2"] | None = None) -> CapsuleMap:
+        """The last capsules that have a place in the image, on a map of the size `grid`."""
         seen = images if self.window is None else self.window(images, corner)
         seen = standardise(seen) if self.config.standardise else seen
-        return capsules_of(self.hidden(self.primary(self.backbone(seen))))
+        return self.conv(self.primary(self.backbone(seen)))
 
     def put_back(
         self, pictures: Float[Tensor, "b k c y x"], corner: Int64[Tensor, "b 2"] | None = None
@@ -153,14 +177,19 @@ class CapsNet(Pretrained, nn.Module):
     def loss(self, output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
         """The parts of the loss, `total` among them."""
         recipe = RECIPES[self.config.recipe]
-        margin = margin_loss(output.lengths, present(batch.labels, self.config.classes))
-        total = recipe.margin_weight(self.config.classes) * margin
+        there = present(batch.labels, self.config.classes)
+        if self.classes.routing.shares:
+            total = share_loss(output.lengths, there)
+            found = {"likelihood": total}
+        else:
+            margin = margin_loss(output.lengths, there)
+            total, found = recipe.margin_weight(self.config.classes) * margin, {"margin": margin}
         if output.reconstruction is None:
-            return {"total": total, "margin": margin}
+            return {"total": total, **found}
         pixels = reconstruction_loss(output.reconstruction, batch.targets)
         weight = self.config.reconstruction_weight
         weight = recipe.reconstruction if weight is None else weight
-        return {"total": total + weight * pixels, "margin": margin, "reconstruction": pixels}
+        return {"total": total + weight * pixels, **found, "reconstruction": pixels}
 
     def _init_like_the_released_code(self) -> None:
         """Truncated normal weights of deviation 0.1 (first convolution 0.05), biases of 0.1."""

@@ -3,8 +3,9 @@
 images [b c h w] -> 5x5 convolution A -> primary capsules B -> ConvCaps C -> ConvCaps D -> one capsule per class
 """
 
+import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torchcaps.models.hub import Pretrained
 from torchcaps.nn.classes import ClassCaps
 from torchcaps.nn.conv import ConvCaps
 from torchcaps.nn.losses import spread_loss
+from torchcaps.nn.norm import BatchNorm
 from torchcaps.nn.primary import PrimaryPoses
 from torchcaps.routing import Routing, RoutingChoice
 
@@ -30,8 +32,12 @@ class MatrixConfig:
     objects: int = 1
     channels: int = 32
     """A: of the convolution."""
+    norm: bool = False
+    """Batch normalisation of the convolution, before its ReLU; the paper has none."""
     primary_types: int = 32
     """B."""
+    activation_init: tuple[float, float] | None = None
+    """How the primary activations begin, as in `PrimaryPoses`."""
     types: tuple[int, ...] = (32, 32)
     """C and D: of the convolutional capsule layers, of which the first has stride 2 and the others 1."""
     kernel: int = 3
@@ -45,6 +51,9 @@ class MatrixConfig:
     """Let every window share out its children by itself, instead of all parents competing for a child."""
     margin: tuple[float, float] = (0.2, 0.9)
     """Of the spread loss, at the beginning and at the end of a training."""
+    margin_schedule: Literal["linear", "sigmoid"] = "linear"
+    """How the margin grows. `sigmoid` is the authors' curve, a logistic from -4 to 10: they take 700,000 steps for it,
+    here it takes the whole budget."""
 
 
 class MatrixCaps(Pretrained, nn.Module):
@@ -58,8 +67,10 @@ class MatrixCaps(Pretrained, nn.Module):
         self.margin = config.margin[1]
         dim = config.side**2
         shared: dict[str, Any] = {"matrix": True, "init_std": config.init_std, **config.routing_options}
-        self.backbone = nn.Sequential(nn.Conv2d(config.image[0], config.channels, 5, stride=2), nn.ReLU())
-        self.primary = PrimaryPoses(config.channels, config.primary_types, dim)
+        conv = nn.Conv2d(config.image[0], config.channels, 5, stride=2, bias=not config.norm)
+        norm = [BatchNorm(config.channels)] if config.norm else []
+        self.backbone = nn.Sequential(conv, *norm, nn.ReLU())
+        self.primary = PrimaryPoses(config.channels, config.primary_types, dim, activation_init=config.activation_init)
         self.layers = nn.Sequential()
         types, height, width = config.primary_types, *((size - 5) // 2 + 1 for size in config.image[1:])
         for n, parents in enumerate(config.types):
@@ -86,7 +97,10 @@ class MatrixCaps(Pretrained, nn.Module):
     def schedule(self, progress: float) -> None:
         """The margin grows during training, so that few capsules become inactive at the start."""
         low, high = self.config.margin
-        self.margin = low + (high - low) * min(1.0, progress)
+        part = min(1.0, progress)
+        if self.config.margin_schedule == "sigmoid":
+            part = 1 / (1 + math.exp(4 - 14 * part))
+        self.margin = low + (high - low) * part
 
     def loss(self, output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
         return {"total": spread_loss(output.lengths, batch.labels[:, 0], self.margin)}

@@ -72,6 +72,12 @@ MODELS: dict[str, Entry] = {
         "takes overlapping digits apart after minutes on a laptop",
         _FAST,
     ),
+    "capsnet-mnist-conv": Entry(
+        _compact(conv=((8, 8, 2, 1),), conv_init_std=0.8),
+        "mnist",
+        "convolutional capsules with dynamic routing between primary ones and classes",
+        _FAST,
+    ),
     "cnn-mnist": Entry(CNNConfig(), "mnist", "the paper's baseline"),
     "cnn-multimnist": Entry(
         CNNConfig(image=(1, 36, 36), objects=2, design="multimnist"), "multimnist", "the paper's baseline"
@@ -96,6 +102,12 @@ MODELS |= {
     "matrix-smallnorb-small": Entry(
         MatrixConfig(channels=64, primary_types=8, types=(16, 16)), "smallnorb", "the paper's smaller one", _EM
     ),
+    "matrix-mnist": Entry(
+        MatrixConfig(image=(1, 28, 28), classes=10, channels=64, primary_types=8, types=(16, 16)),
+        "mnist",
+        "the same for handwritten digits",
+        _EM,
+    ),
     "cnn-smallnorb": Entry(
         CNNConfig(image=(2, 32, 32), classes=5, design="smallnorb"), "smallnorb", "the baseline of that paper"
     ),
@@ -103,6 +115,12 @@ MODELS |= {
         CNNConfig(image=(2, 32, 32), classes=5, design="smallnorb-small"),
         "smallnorb",
         "a CNN as large as matrix-smallnorb-small",
+    ),
+    "cnn-smallnorb-norm": Entry(
+        CNNConfig(image=(2, 32, 32), classes=5, design="smallnorb-norm"),
+        "smallnorb",
+        "another of that size, with batch normalisation",
+        _EM,
     ),
 }
 

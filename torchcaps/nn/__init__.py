@@ -16,10 +16,10 @@ from torchcaps.core.types import CapsuleMap, Capsules, RoutingOutput, RoutingTra
 from torchcaps.nn.classes import ClassCaps
 from torchcaps.nn.conv import ConvCaps
 from torchcaps.nn.dense import DenseCaps
-from torchcaps.nn.losses import margin_loss, reconstruction_loss, spread_loss
+from torchcaps.nn.losses import margin_loss, reconstruction_loss, share_loss, spread_loss
 from torchcaps.nn.primary import PrimaryCaps, PrimaryPoses
 
 __all__ = [
     "CapsuleMap", "Capsules", "ClassCaps", "ConvCaps", "DenseCaps", "PrimaryCaps", "PrimaryPoses", "RoutingOutput",
-    "RoutingTrace", "margin_loss", "reconstruction_loss", "spread_loss", "squash",
+    "RoutingTrace", "margin_loss", "reconstruction_loss", "share_loss", "spread_loss", "squash",
 ]  # fmt: skip

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from torchcaps.core.functional import EPSILON
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -42,6 +44,12 @@ def margin_loss(
     missed = present * (m_plus - lengths).clamp(min=0).square()
     invented = (1 - present) * (lengths - m_minus).clamp(min=0).square()
     return (missed + absent_weight * invented).sum(1).mean()
+
+
+def share_loss(shares: Float[Tensor, "b j"], present: Float[Tensor, "b j"]) -> Float[Tensor, ""]:
+    """Negative log likelihood of shares that sum to one; of several present classes each should have an equal share."""
+    targets = present / present.sum(1, keepdim=True)
+    return -(targets * (shares + EPSILON).log()).sum(1).mean()
 
 
 def reconstruction_loss(reconstruction: Float[Tensor, "b *n"], targets: Float[Tensor, "b *n"]) -> Float[Tensor, ""]:

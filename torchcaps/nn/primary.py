@@ -1,5 +1,6 @@
 """From a feature map to the first layer of capsules."""
 
+import torch
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -42,13 +43,32 @@ class PrimaryCaps(nn.Module):
 
 
 class PrimaryPoses(nn.Module):
-    """Feature map to capsules with a separate channel for the activation (Hinton et al. 2018, section 4)."""
+    """Feature map to capsules with a separate channel for the activation (Hinton et al. 2018, section 4).
 
-    def __init__(self, channels: int, types: int, dim: int = 16, kernel: int = 1, stride: int = 1) -> None:
+    `activation_init` is the deviation of the initial kernel of that channel and its bias, a logit; without it they are
+    those of any convolution, and activations begin near one half. The authors' code has (3, -1).
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        types: int,
+        dim: int = 16,
+        kernel: int = 1,
+        stride: int = 1,
+        *,
+        activation_init: tuple[float, float] | None = None,
+    ) -> None:
         super().__init__()
         check_sizes("PrimaryPoses", channels=channels, types=types, dim=dim, kernel=kernel, stride=stride)
         self.types = types
         self.conv = nn.Conv2d(channels, types * (dim + 1), kernel, stride)
+        if activation_init is not None:
+            std, bias = activation_init
+            assert self.conv.bias is not None
+            with torch.no_grad():
+                nn.init.trunc_normal_(self.conv.weight[dim :: dim + 1], std=std, a=-2 * std, b=2 * std)
+                self.conv.bias[dim :: dim + 1] = bias
 
     def forward(self, features: Tensor) -> CapsuleMap:
         _check_channels(self, features, self.conv)

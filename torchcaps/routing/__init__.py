@@ -8,6 +8,7 @@ from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, co
 from torchcaps.routing.dynamic import Dynamic
 from torchcaps.routing.em import EM
 from torchcaps.routing.heinsen import Heinsen
+from torchcaps.routing.heinsen_2022 import Heinsen2022
 from torchcaps.routing.inverted_dot_product import InvertedDotProduct
 from torchcaps.routing.random import Random
 from torchcaps.routing.self_attention import SelfAttention
@@ -23,6 +24,7 @@ ROUTINGS: dict[str, type[Routing]] = {
     "variational-bayes": VariationalBayes,
     "self-routing": SelfRouting,
     "heinsen": Heinsen,
+    "heinsen-2022": Heinsen2022,
     "uniform": Uniform,
     "random": Random,
 }
@@ -63,7 +65,7 @@ def options_of(routing: RoutingChoice) -> tuple[str, ...]:
     """The names of a routing's options: what its `__init__` takes after the `VoteShape`.
 
     >>> options_of("heinsen")
-    ('iterations',)
+    ('iterations', 'density_scale')
     """
     parameters = list(inspect.signature(routing_class(routing)).parameters.values())[1:]
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -112,6 +114,7 @@ __all__ = [
     "Competition",
     "Dynamic",
     "Heinsen",
+    "Heinsen2022",
     "InvertedDotProduct",
     "Random",
     "Recorder",

@@ -7,7 +7,8 @@
 
 A routing is pure in its inputs: it writes no state in `forward`, and an image's answer does not depend on its
 neighbours in the batch. Learned parameters (log priors, biases, temperatures) belong to the routing itself. Activations
-are probabilities: between 0 and 1, whatever the poses are, so that any loss on a layer's activations suits any routing.
+are between 0 and 1, whatever the poses are: each the probability that a parent is there or, of a routing with `shares`,
+its share of one total. A loss asks which of both they are.
 """
 
 import inspect
@@ -44,6 +45,8 @@ class Routing(nn.Module):
     """The sizes and the options that it was made with: what a saved run needs to make it again."""
     init_std: ClassVar[float] = 0.1
     """Deviation of the initial transforms where every child votes for every parent: how long votes are at first."""
+    shares: ClassVar[bool] = False
+    """Whether the activations of all parents sum to one."""
 
     def __new__(cls, *args: Any, **given: Any) -> "Routing":
         self = super().__new__(cls)

@@ -20,6 +20,7 @@ with EM routing", 2019, and the authors' own code:
   iteration: 1 is an average parent's share, whatever the layer. The children's activations stay in it.
 - A variance has a floor, which is added: one child alone would have none, and a density without bound.
 - λ is `(1 - 0.95^(t+1))`, the authors' schedule times the 100 data points a parent has in Gritzman's normalisation.
+  Its last value depends on the number of iterations, and with it the β that suits it; `normalised` divides by it.
 - The E-step stays in logarithms; nothing is exponentiated before it is normalised.
 - β_u = 1 and β_a = -15 at the start: a parent without data has an activation near 0.1 at the last λ, not 0.5. From
   zero, the β_a that lets a class be absent is a thousand steps of Adam away, and nothing is learned until then.
@@ -43,6 +44,8 @@ class EM(Routing):
     """`beta_u` is a parent's cost of a child, `beta_a` of being there at all.
 
     `density_scale` is a factor on log N in the E-step: below 1, children decide less sharply between parents.
+    `inverse_temperature` is a factor on λ; with `normalised` it is the last λ, whatever the number of iterations (three
+    of them end at 0.142625 without it).
 
     Votes must not vanish beside the variance floor, or every parent looks sure of itself and nothing is learned.
     """
@@ -55,6 +58,7 @@ class EM(Routing):
         *,
         iterations: int = 3,
         inverse_temperature: float = 1.0,
+        normalised: bool = False,
         density_scale: float = 1.0,
         variance_floor: float = 5e-4,
     ) -> None:
@@ -62,13 +66,15 @@ class EM(Routing):
         if min(inverse_temperature, density_scale, variance_floor) <= 0:
             raise ValueError("inverse_temperature, density_scale and variance_floor must be more than 0")
         self.iterations, self.inverse_temperature = positive(iterations), inverse_temperature
+        self.normalised = normalised
         self.density_scale, self.variance_floor = density_scale, variance_floor
         self.beta_u = nn.Parameter(torch.full((shape.parents,), 1.0))
         self.beta_a = nn.Parameter(torch.full((shape.parents,), -15.0))
 
     def inverse_temperatures(self) -> list[float]:
         """λ of every iteration."""
-        return [self.inverse_temperature * (1 - 0.95 ** (t + 1)) for t in range(self.iterations)]
+        last = 1 - 0.95**self.iterations if self.normalised else 1.0
+        return [self.inverse_temperature * (1 - 0.95 ** (t + 1)) / last for t in range(self.iterations)]
 
     def forward(
         self,
@@ -104,9 +110,8 @@ class EM(Routing):
         return RoutingOutput(mean, activation, recorder.trace())
 
     def extra_repr(self) -> str:
-        return ", ".join(
-            f"{name}={getattr(self, name)}" for name in ("iterations", "inverse_temperature", "density_scale")
-        )
+        names = ("iterations", "inverse_temperature", "normalised", "density_scale")
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
 
 def _offset(log_sigma: Float[Tensor, "b j d"]) -> Float[Tensor, "b 1 j"]:

@@ -13,6 +13,7 @@ from torchcaps.testing.core import ConformanceError
 from torchcaps.testing.data import check_augmentation, check_pairs, check_reconstruction_targets
 from torchcaps.testing.evaluation import check_evaluation, check_pair_metric, check_selection, check_test_set
 from torchcaps.testing.layers import check_layer, check_primary_caps, check_squash
+from torchcaps.testing.learning import check_learning, first_step
 from torchcaps.testing.losses import check_losses, check_margin_loss, check_reconstruction_loss
 from torchcaps.testing.model import check_model
 from torchcaps.testing.routing import ROUTING_PROPERTIES, check_iterations, check_routing
@@ -20,7 +21,7 @@ from torchcaps.testing.routing_case import RoutingCase
 
 __all__ = [
     "ROUTING_PROPERTIES", "ConformanceError", "RoutingCase", "check_augmentation", "check_evaluation",
-    "check_iterations", "check_layer", "check_losses", "check_margin_loss", "check_model", "check_pair_metric",
-    "check_pairs", "check_primary_caps", "check_reconstruction_loss", "check_reconstruction_targets", "check_routing",
-    "check_selection", "check_squash", "check_test_set",
+    "check_iterations", "check_layer", "check_learning", "check_losses", "check_margin_loss", "check_model",
+    "check_pair_metric", "check_pairs", "check_primary_caps", "check_reconstruction_loss",
+    "check_reconstruction_targets", "check_routing", "check_selection", "check_squash", "check_test_set", "first_step",
 ]  # fmt: skip

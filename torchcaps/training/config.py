@@ -24,6 +24,8 @@ class TrainConfig:
     schedule: Schedule = "decay"
     warmup: float = 0.0
     average: float = 0.0
+    clip: float | None = None
+    """The largest norm of a step's gradient, of all parameters together; a longer one is shortened to it."""
     validation: int = 2000
     pairs: int | None = None
     device: str = "auto"

@@ -20,7 +20,7 @@ from torchcaps.training.loop import Probe
 from torchcaps.training.networks import Loss, classes_of
 from torchcaps.training.train import train
 
-POSITIVE = ("epochs", "steps", "max_seconds", "batch", "lr", "pairs")
+POSITIVE = ("epochs", "steps", "max_seconds", "batch", "lr", "clip", "pairs")
 NOT_NEGATIVE = ("seed", "validation", "checkpoint_seconds", "warmup", "average")
 
 
@@ -61,7 +61,8 @@ def fit(
     The budget is `epochs`, `steps` or `max_seconds`; with several, the one that ends first. `training` are other fields
     of `TrainConfig`. What is None is what suits the model of that name, else `seed=0`, `batch=128` (fewer where an
     epoch would have less than ten steps), `lr=1e-3`, `optimiser="adam"`, `schedule="decay"`, `warmup=0.0`,
-    `average=0.0`, `validation=2000` (at most a tenth of the images), `checkpoint_seconds=30.0`, `balance="auto"`.
+    `average=0.0`, `clip=None`, `validation=2000` (at most a tenth of the images), `checkpoint_seconds=30.0`,
+    `balance="auto"`.
     `augment` is the name of a preset, an `Augmentation`, or some of its fields; `size` is for pictures in files.
 
     Killed, it is gone on with by the same call, and ends in the same bytes; finished, it is only read.

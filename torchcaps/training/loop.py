@@ -76,7 +76,8 @@ def run_loop(
         place = (state.step, rank) if rank else (state.step,)
         torch.manual_seed(generator_for(config.seed, *place).initial_seed())
         batch = task.stream.batch(state.step, config.batch).part(rank, world)
-        losses, right = train_step(wrapped, Batch(*(field.to(device) for field in batch)), state.optimisers, loss)
+        shown = Batch(*(field.to(device) for field in batch))
+        losses, right = train_step(wrapped, shown, state.optimisers, loss, config.clip)
         if state.average is not None:
             _follow(state.average, state.model, min(config.average, (1 + state.step) / (10 + state.step)))
         state.step += 1
@@ -133,14 +134,23 @@ def _parallel(model: nn.Module) -> DistributedDataParallel:
 
 
 def train_step(
-    model: nn.Module, batch: Batch, optimisers: list[torch.optim.Optimizer], loss: Loss | None = None
+    model: nn.Module,
+    batch: Batch,
+    optimisers: list[torch.optim.Optimizer],
+    loss: Loss | None = None,
+    clip: float | None = None,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Forward, backward, update; the parts of the loss and the share of images that were right."""
+    """Forward, backward, update; the parts of the loss and the share of images that were right.
+
+    `clip` is the largest norm that the gradient may have.
+    """
     returned = ask(model, batch)
     losses = losses_of(model, returned, batch, loss)
     for optimiser in optimisers:
         optimiser.zero_grad()
     losses["total"].backward()
+    if clip is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
     for optimiser in optimisers:
         optimiser.step()
     output = as_output(returned, batch.labels.shape[1])

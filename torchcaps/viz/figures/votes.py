@@ -1,4 +1,4 @@
-"""Where the votes for each class are after each routing iteration: Figure 2 of Hinton, Sabour and Frosst 2018."""
+"""Where the votes for each class are after each routing iteration: Figures 2 and B.2 of Hinton et al. 2018."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from torchcaps.viz.figures.style import BLUE, GREY, ORANGE, SMALLER, WIDTH, rgb
 
 BINS = 24
-SHOWN = 0.5
-"""Part of the largest distance that is shown; the rest is far from any agreement."""
+ZOOMED, FULL = 0.25, 1.0
+"""Part of the largest distance that is shown: the smallest distances, where votes agree, or all."""
 
 
 def vote_histograms(
@@ -22,21 +22,27 @@ def vote_histograms(
     lengths: Float[Tensor, "n j"],
     labels: Int[Tensor, "n"],
     classes: Sequence[str],
+    shown: float = ZOOMED,
 ) -> Figure:
     """For each image a block: an iteration a row, a class a column, distances weighted by assignment.
 
-    The label's class is in colour, and a wrong answer in another. Votes that agree pile up at the left.
+    The label's class is in colour, and a wrong answer in another. Votes that agree pile up at the left. `shown` is the
+    part of the largest distance at which the axis ends.
     """
     iterations, count = distances.shape[:2]
-    figure = Figure(figsize=(WIDTH, (0.5 * iterations + 0.3) * count + 0.35), layout="constrained")
+    figure = Figure(figsize=(WIDTH, (0.5 * iterations + 0.3) * count + 0.5), layout="constrained")
+    part = "all" if shown >= FULL else f"the first {shown:.0%} of the range"
+    figure.suptitle(f"distances of votes from the class capsule's mean, {part}", size=SMALLER)
     for n, block in enumerate(figure.subfigures(count, 1, squeeze=False)[:, 0]):
-        grid = block.add_gridspec(iterations, len(classes) + 1, width_ratios=[1.3, *[1] * len(classes)])
+        grid = block.add_gridspec(
+            iterations, len(classes) + 1, width_ratios=[1.3 + 0.1 * max(0, len(classes) - 5), *[1] * len(classes)]
+        )
         picture = block.add_subplot(grid[:, 0])
         picture.imshow(rgb(images[n, :1]), interpolation="nearest")
         picture.set_axis_off()
         answered, label = int(lengths[n].argmax()), int(labels[n])
         picture.set_title(_caption(classes[label], classes[answered]), size=SMALLER)
-        edges = np.linspace(0, SHOWN * float(distances[:, n].max()) or 1.0, BINS + 1)
+        edges = np.linspace(0, shown * float(distances[:, n].max()) or 1.0, BINS + 1)
         for r in range(iterations):
             heights = [
                 np.histogram(distances[r, n, :, j].numpy(), edges, weights=assignments[r, n, :, j].numpy())[0]
@@ -46,7 +52,7 @@ def vote_histograms(
                 ax = block.add_subplot(grid[r, j + 1])
                 colour = BLUE if j == label else ORANGE if j == answered else GREY
                 ax.bar(edges[:-1], heights[j], np.diff(edges), align="edge", color=colour)
-                _plain(ax, edges[-1], float(np.max(heights)), r == iterations - 1 and n == count - 1)
+                _plain(ax, edges[-1], float(np.max(heights)), r == iterations - 1)
                 if r == 0:
                     ax.set_title(f"{name} {lengths[n, j]:.2f}", size=SMALLER)
                 if j == 0:

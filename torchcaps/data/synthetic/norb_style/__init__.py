@@ -3,6 +3,12 @@
 Five categories of ten toys each, of one colour, 9 elevations, 18 azimuths, 6 lightings, two cameras; five toys of each
 category for training, five others for testing. Here 48x48, the size to which the papers bring smallNORB's 96x96.
 
+It is not smallNORB. There, real toys were photographed; here fifty toys are built of simple solids and rendered: no
+texture, no noise of a camera, one material, a plain table, four lamps with soft shadows. Elevations, azimuths, the
+number of lightings, the two cameras' distance and the division of the toys are smallNORB's. Shapes vary less than real
+ones do, and a number measured here says nothing about an error on smallNORB: only comparisons between networks carry
+over, if at all. `eth80` has real photographs.
+
     solids.py    signed distances of boxes, limbs, prisms, ..., and how to join them
     animals.py   humans.py   airplanes.py   trucks.py   cars.py    ten rows of proportions, and what is built of a row
     volume.py    a toy as a grid     render.py    the pictures of a grid     making.py    the arrays of a set
