@@ -99,7 +99,7 @@ def test_killed_and_started_again_repeats_no_finished_trial(tmp_path: Path) -> N
     assert not (tmp_path / "results").exists(), "nothing is published before the end"
 
 
-@pytest.mark.parametrize("name", ["figA1", "fig4", "fig5", "crowding", "overlap-controls", "parse-tree"])
+@pytest.mark.parametrize("name", ["figA1", "fig4", "fig5", "crowding", "overlap-controls", "seed003", "parse-tree"])
 def test_from_data_to_verdict(name: str, tmp_path: Path) -> None:
     summary = reproduce(name, "smoke", root=tmp_path)
     folder = Study(name, "smoke", root=tmp_path).folder
