@@ -71,10 +71,10 @@ def orthogonalise(matrix: Float[Tensor, "m n"], steps: int = 3) -> Float[Tensor,
     wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
     x = wide / (wide.norm() + 1e-7)
     gram, one = x @ x.T, torch.eye(len(x), dtype=x.dtype, device=x.device)
-    applied = None
+    applied = one
     for step in range(steps):
         p = 3.4445 * one - 4.7750 * gram + 2.0315 * gram @ gram
-        applied = p if applied is None else p @ applied
+        applied = p @ applied if step else p
         if step < steps - 1:
             gram = p @ gram @ p
     x = applied @ x

@@ -35,7 +35,8 @@ from torchcaps.data.tensors import UNNAMED
 from torchcaps.models.config import model_from_config
 from torchcaps.training.config import TrainConfig
 
-P, Result = ParamSpec("P"), TypeVar("Result")
+P = ParamSpec("P")
+Result = TypeVar("Result")
 Rows = list[dict[str, Any]]
 ANSWERS = "answers.safetensors"
 MOST_ANSWERS = 100_000
