@@ -126,7 +126,7 @@ def run(study: Study) -> list[Verdict]:
         rows = [Measured(network.title, accuracy[network]) for network in networks]
         study.figure("accuracy", dots({f"{_data(study)}, both digits right": rows}, "accuracy on test pairs"))
         shown = [Interval(c.title, e.mean, e.low, e.high) for c, e in zip(controls, estimates, strict=True)]
-        label = "percentage points by which capsules with 3 iterations are better (95 % interval over seeds)"
+        label = "points that capsules with 3 iterations are ahead (95 % interval)"
         study.figure("differences", intervals(shown, label))
     claims = [
         _claim(control, estimate, accuracy, pairs[control.name])

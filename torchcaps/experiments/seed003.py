@@ -146,7 +146,7 @@ def run(study: Study) -> list[Verdict]:
     with style():
         rows = [Measured(variant.title, accuracy[variant], variant.accuracy) for variant in variants]
         study.figure("seed003", dots({"both digits right": rows}, "accuracy on test pairs"))
-        study.figure("learning", curves(_learning(study, variants), "epoch of 187 steps", percent=True))
+        study.figure("learning", curves(_learning(study, variants), "epoch of 187 steps", percent=True, marks=True))
     letter = [verdict for variant in (PROTOCOL, DIGIT_BOXES) for verdict in _letter(study, variant, results[variant])]
     return [*letter, *_plateau(study), *(v for asked in questions for v in _answer(asked, results))]
 
@@ -218,6 +218,8 @@ def _learning(study: Study, variants: tuple[Variant, ...]) -> dict[str, dict[str
     panels: dict[str, dict[str, Curve]] = {"held-out pairs, both digits right": {}, "training pairs": {}}
     for variant in variants:
         watched = _watched(study, variant)
+        if not all(watched):
+            continue  # an epoch of fresh pairs is longer than the whole training
         for lines, place in zip(panels.values(), (0, 1), strict=True):
             seeds = [[row[place] for row in rows] for rows in watched]
             lines[variant.title] = Curve(range(1, 1 + len(seeds[0])), seeds)
