@@ -25,9 +25,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", required=True, help="test sets to score the shipped weights on")
     parser.add_argument("--model", help="the model's name, where the run was begun from Python with a network")
     parser.add_argument(
-        "--continued",
-        action="store_true",
-        help="the run began with the shipped weights: their card goes into the new one",
+        "--began-with", type=Path, nargs="*", default=[], help="cards and runs whose weights it goes on from, in order"
     )
     arguments = parser.parse_args()
     model, config = load_run(arguments.run)
@@ -45,7 +43,7 @@ def main() -> None:
         "images_seen": result["images_seen"],
         "command": manifest["command"],
         "continued": manifest.get("continued", []),
-        "began_with": _origin(read_json(FOLDER / f"{name}.json")) if arguments.continued else None,
+        "began_with": [_origin(path) for path in arguments.began_with],
         "versions": manifest["versions"],
         "machine": manifest["machine"],
     }
@@ -53,9 +51,14 @@ def main() -> None:
     print(json.dumps(card["scores"], indent=2))
 
 
-def _origin(card: dict[str, Any]) -> dict[str, Any]:
-    """What a later card says about the weights that a training began with."""
-    return {key: card[key] for key in ("sha256", "recipe", "seconds", "images_seen", "command", "continued")}
+def _origin(path: Path) -> dict[str, Any]:
+    """What a card says about weights that a training began with, given their card or their run."""
+    if path.is_dir():
+        result = read_json(path / "result.json")
+        seen = {name: result[name] for name in ("accuracy", "seconds", "images_seen")}
+        return {"recipe": read_json(path / "config.json")["train"], **seen}
+    card = read_json(path)
+    return {name: card[name] for name in ("sha256", "recipe", "seconds", "images_seen", "command", "continued")}
 
 
 if __name__ == "__main__":
