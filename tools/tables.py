@@ -79,7 +79,8 @@ def table() -> str:
         _row("mnist-small", "MNIST, `capsnet-mnist-small`, accuracy", "99.75 % (paper, 8.2 M)"),
         _row("mnist-paper", "MNIST, `capsnet-mnist`, the paper's network, accuracy (99.59 % after 10 and after 14 of "
              "19 epochs, when it was looked at too)", "99.75 % (paper, three trials)"),
-        _row("multimnist-iou80", "MultiMNIST with IoU ≥ 0.8, `capsnet-multimnist-small`, both digits right",
+        _row("multimnist-iou80", "MultiMNIST with IoU ≥ 0.8, `capsnet-multimnist-small` with a window by bounding "
+             "box, both digits right",
              "48.6 % in 395 s (NumPy reproduction)"),
         _row("cnn-multimnist-iou80", "the same, a CNN of the same cost", "-"),
         _row("cnn-paper-multimnist-iou80", "the same, `cnn-multimnist`", "-"),
