@@ -6,7 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
-import threading
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -256,7 +256,9 @@ def test_flipped_bytes_are_noticed(trained: Path, tmp_path: Path, capsys: pytest
         refused(capsys, "evaluate", str(copy))
 
 
-def test_unwritable_and_full_places_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_unwritable_and_full_places_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blocker = tmp_path / "file"
     blocker.touch()
     train = ("train", "capsnet-mnist-small", "--data", "mnist-mini", "--epochs", "0.1", "--out")
@@ -265,6 +267,7 @@ def test_unwritable_and_full_places_are_refused(capsys: pytest.CaptureFixture[st
         full = tmp_path / "full"
         full.mkdir()
         # Every file of this run is beside its final name first; that name leads to a device that is always full.
-        (full / f".config.json.{os.getpid()}-{threading.get_ident()}").symlink_to("/dev/full")
+        monkeypatch.setattr("torchcaps.core.files._numbers", repeat(0))
+        (full / f".config.json.{os.getpid()}-0").symlink_to("/dev/full")
         assert "No space" in refused(capsys, *train, str(full))
         assert not (full / "config.json").exists()

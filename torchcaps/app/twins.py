@@ -31,10 +31,10 @@ class StoredVotes(nn.Module):
 
     def __init__(self, layer: DenseCaps) -> None:
         super().__init__()
-        self.weight, self.iterations = layer.weight, layer.routing.iterations
+        self.weight, self.routing = layer.weight, layer.routing
 
     def forward(self, capsules: Capsules, trace: bool = False) -> RoutingOutput:
-        v = stored_votes_routing(capsules.poses, self.weight, self.iterations)
+        v = stored_votes_routing(capsules.poses, self.weight, self.routing.iterations)
         return RoutingOutput(v, length(v))
 
 

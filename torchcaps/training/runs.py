@@ -119,11 +119,14 @@ def alone(run: Path) -> Iterator[None]:
     if os.environ.get("RANK", "0") != "0":
         yield
         return
-    made = not run.exists()
-    run.mkdir(parents=True, exist_ok=True)
-    lock = run / ".lock"
+    made, lock = not run.exists(), run / ".lock"
     try:
-        with open(lock, "ab") as file:
+        run.mkdir(parents=True, exist_ok=True)
+        file = open(lock, "ab")  # noqa: SIM115
+    except OSError as error:
+        raise UserError(f"cannot write {lock}: {error.strerror or error}") from None
+    try:
+        with file:
             if not take_lock(file):
                 raise UserError(f"another training is at work in {run}: wait for its end, or choose another folder")
             yield
