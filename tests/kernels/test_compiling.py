@@ -43,6 +43,7 @@ def fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
+@pytest.mark.alone
 @needs_compiler
 def test_everything_is_compiled_once_in_seconds_and_announced_in_one_line(
     unbuilt: Path, capfd: pytest.CaptureFixture[str]
@@ -106,6 +107,19 @@ def test_library_or_folder_of_another_user_is_never_loaded(quick: Path, caplog: 
     with caplog.at_level(logging.WARNING, "torchcaps"):
         assert again().functions is None
     assert "another user" in caplog.text
+
+
+@needs_compiler
+def test_nothing_is_loaded_from_below_a_folder_that_everybody_may_write_to(
+    quick: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = Path(again().path)
+    assert again().origin == "cache"
+    quick.parent.chmod(0o777)
+    assert again().functions is None
+    assert caplog.text.count("everybody may write to") == 1
+    quick.parent.chmod(0o1777)
+    assert again().path == str(path), "as in /tmp, where nobody can rename what is another's"
 
 
 def test_failed_attempt_is_logged_once_and_remembered(

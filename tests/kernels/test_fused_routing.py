@@ -22,6 +22,7 @@ OPTIONS = [
     {"gradient": gradient, "learn_priors": priors, "leaky": leaky, "bias": bias}
     for gradient, priors, leaky, bias in itertools.product(("full", "last"), *[(False, True)] * 3)
 ]
+OPTIONS += [{"sharpness": 7.0}, {"sharpness": 0.3, "learn_priors": True, "leaky": True, "bias": True}]
 
 
 def route(routing: Dynamic, poses: Tensor, weight: Tensor) -> RoutingOutput:
@@ -93,7 +94,7 @@ def test_exponential_is_accurate() -> None:
     children = 500
     prior = torch.stack([torch.zeros(children), torch.linspace(0, -86, children)], 1)
     weight = torch.eye(children)[:, None, :, None].expand(-1, 2, -1, -1)
-    _, sums = fused_routing.dynamic_routing(torch.ones(1, children, 1), weight, prior, None, 1, False, True)
+    _, sums = fused_routing.dynamic_routing(torch.ones(1, children, 1), weight, prior, None, 1, False, True, 1.0)
     torch.testing.assert_close(sums[0, 0].T.double(), prior.double().softmax(1), rtol=3e-7, atol=0)
 
 
@@ -142,12 +143,12 @@ def test_threads_change_no_bit(batch: int, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[-1]], ids=str)
 def test_operators_are_registered_as_torch_wants_them(options: dict) -> None:
     routing, poses, weight = make((3, 37, 4, 3, 6), torch.float32, **options)
-    full = routing.gradient == "full"
-    inputs = (poses, weight, routing.log_priors, routing.bias, 3, routing.leaky, full)
+    given = (routing.leaky, routing.gradient == "full", routing.sharpness)
+    inputs = (poses, weight, routing.log_priors, routing.bias, 3, *given)
     torch.library.opcheck(fused_routing.dynamic_routing, inputs)
     with torch.no_grad():
         v, sums = fused_routing.dynamic_routing(*inputs)
-    inputs = (v, poses.detach(), weight.detach(), routing.log_priors, sums, routing.leaky, full)
+    inputs = (v, poses.detach(), weight.detach(), routing.log_priors, sums, *given)
     torch.library.opcheck(fused_routing.dynamic_routing_backward, inputs, test_utils=("test_schema", "test_faketensor"))
 
 

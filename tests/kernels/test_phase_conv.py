@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from torchcaps.kernels import phase_conv, workspace
+from torchcaps.kernels import transforms, workspace
 from torchcaps.kernels.phase_conv import phase_conv2d
 
 
@@ -52,8 +52,8 @@ def test_pixel_major_images_are_read_and_given_back_as_they_lie() -> None:
     x = x.detach().permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1).requires_grad_()
     assert_twins(x, weight, bias, stride=1, tolerance=1e-10, padding=1)
     y = phase_conv2d(x, weight, bias, padding=1)
-    assert phase_conv.is_pixel_major(y)
-    assert phase_conv.is_pixel_major(torch.autograd.grad(y.sum(), x)[0])
+    assert transforms.is_pixel_major(y)
+    assert transforms.is_pixel_major(torch.autograd.grad(y.sum(), x)[0])
 
 
 @pytest.mark.parametrize("size", [20, 28])
@@ -69,7 +69,7 @@ def test_gradcheck() -> None:
 
 @pytest.mark.parametrize("formats", list(itertools.product([torch.contiguous_format, torch.channels_last], repeat=2)))
 def test_any_memory_format_and_chunks(formats: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phase_conv, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(transforms, "CHUNK_BYTES", 1)
     x, weight, bias = make((5, 3, 12, 12), (4, 3, 5, 5))
     x, weight = (
         t.detach().contiguous(memory_format=f).requires_grad_() for t, f in zip((x, weight), formats, strict=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -90,6 +91,7 @@ def test_choice_is_made_once_and_can_be_prescribed(fresh: Path, monkeypatch: pyt
     assert tuning.choices() == {"a": "plain"}
 
 
+@pytest.mark.alone
 def test_bursts_of_other_work_do_not_count(fresh: Path) -> None:
     """What is preempted waits without using the processor, like one that sleeps."""
     matrix = torch.randn(200, 200)
@@ -104,6 +106,7 @@ def test_bursts_of_other_work_do_not_count(fresh: Path) -> None:
     assert tuning.choose("a", estimates, estimates.__getitem__, run) == "fast"
 
 
+@pytest.mark.alone
 def test_busy_machine_makes_the_same_choices(fresh: Path) -> None:
     """Three programs that never rest beside the first use of the small networks' shapes."""
 
@@ -212,6 +215,17 @@ for i in range(20):
     writers = [subprocess.Popen([*command, str(i)], env=os.environ | {"OMP_NUM_THREADS": "1"}) for i in range(3)]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
     assert len(stored(fresh)) == 60
+
+
+def test_time_passes_while_a_profiler_has_set_a_timer() -> None:
+    """The clock of processor time moves at ticks only then, and a cost of nothing has no logarithm."""
+    handler = signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_PROF, 100)
+    try:
+        assert all(processor_time.spent(lambda: None) > 0 for _ in range(100))
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
 
 
 def test_threads_are_as_before_after_measuring(fresh: Path) -> None:

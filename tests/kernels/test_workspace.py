@@ -25,6 +25,7 @@ def _faults(before: str) -> list[int]:
     return [int(count) for count in answer.stdout.split()]
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other C libraries")
 def test_freed_memory_is_not_asked_for_again() -> None:
     usual = min(_faults(""))

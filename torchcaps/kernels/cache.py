@@ -18,9 +18,17 @@ FAILURE_SECONDS = 7 * 24 * 3600
 
 
 def private_folder(path: Path) -> Path:
-    """Makes the folder, for this user alone; PermissionError if it is another user's or cannot be made private."""
+    """Makes the folder, for this user alone; PermissionError if it is another user's or cannot be made private.
+
+    Nor may it lie in a folder where everybody can put another one in its place.
+    """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = path.lstat()
+    open_to_all = [
+        above for above in path.parents if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+    ]
+    if open_to_all:
+        raise PermissionError(f"everybody may write to {open_to_all[0]}")
     if not stat.S_ISDIR(found.st_mode) or not _is_mine(found):
         raise PermissionError(f"{path} belongs to another user or is a link")
     if found.st_mode & 0o077:

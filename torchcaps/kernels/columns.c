@@ -101,9 +101,15 @@ static void multiply(long o, long end, long vectors, const float *weight, long l
     switch (vectors) {
         case 1: BLOCKS(6, 1) break;
         case 2: BLOCKS(6, 2) break;
+#if defined(__AVX512F__) /* has twice as many registers */
+        case 3: BLOCKS(6, 3) break;
+        case 4: BLOCKS(6, 4) break;
+        default: BLOCKS(4, MOST)
+#else
         case 3: BLOCKS(4, 3) break;
         case 4: BLOCKS(3, 4) break;
         default: BLOCKS(2, MOST)
+#endif
     }
 }
 

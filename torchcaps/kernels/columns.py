@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.kernels import native, workspace
+from torchcaps.kernels import native, operands, workspace
 
 WIDEST = 8
 """Numbers to a multiple of which rows are filled up: a vector of most processors."""
@@ -50,7 +50,8 @@ def columns_conv2d(
     padding: int = 0,
 ) -> Float[Tensor, "b o yh yw"]:
     """What `conv2d(x, weight, bias, stride, padding)` returns, without a gradient."""
-    x = x.contiguous()
+    operands.check_convolution(x, weight, bias, stride, padding)
+    x, bias = x.contiguous(), None if bias is None else bias.contiguous()
     images, channels, height, width = x.shape
     outputs, kernel = len(weight), weight.shape[2:]
     down, across = ((size + 2 * padding - taps) // stride + 1 for size, taps in zip(x.shape[2:], kernel, strict=True))

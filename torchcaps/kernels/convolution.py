@@ -109,6 +109,9 @@ def _fits(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
         and conv.dilation == (1, 1)
         and conv.groups == 1
         and x.ndim == 4
+        and x.shape[1] == conv.weight.shape[1]
+        and x.device == conv.weight.device
+        and (conv.bias is None or (conv.bias.dtype == x.dtype and conv.bias.shape == conv.weight.shape[:1]))
         and all(size + 2 * padding >= taps for size, taps in zip(x.shape[2:], kernel, strict=True))  # pyright: ignore
         and not (conv._forward_hooks or conv._forward_pre_hooks or conv._backward_hooks or conv._backward_pre_hooks)
     )

@@ -6,7 +6,8 @@ part of the matrices, so that between transforms there is nothing but real produ
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -15,18 +16,37 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-class Transform(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Transform:
     """A linear map from `[h w n]` to real factors `[f n]`: along the rows, then, group by group, along the columns.
 
     A group is one real frequency of the rows, or the real and the imaginary part of a complex one.
     """
 
     first: Float[Tensor, "g h"]
-    second: tuple[Float[Tensor, "f gw"], ...]
+    second: tuple[Tensor, ...]
+    """Of each group, `[f gw]`."""
 
-    @property
+    @cached_property
     def factors(self) -> int:
         return sum(len(matrix) for matrix in self.second)
+
+    @cached_property
+    def groups(self) -> tuple[Tensor, Tensor]:
+        """Of each group its factors, and its rows of `first`."""
+        width = sum(matrix.shape[1] for matrix in self.second) // len(self.first)
+        sizes = [(len(matrix), matrix.shape[1] // width) for matrix in self.second]
+        heights, rows = zip(*sizes, strict=True)
+        return torch.tensor(heights), torch.tensor(rows)
+
+    @cached_property
+    def packed(self) -> tuple[Tensor, Tensor]:
+        """Both matrices as `dft.c` reads them, and, below, for the adjoint map."""
+        return self.first.contiguous(), torch.cat([matrix.flatten() for matrix in self.second])
+
+    @cached_property
+    def packed_transposed(self) -> tuple[Tensor, Tensor]:
+        return self.first.T.contiguous(), torch.cat([matrix.T.flatten() for matrix in self.second])
 
     def apply(self, x: Float[Tensor, "h w n"], out: Float[Tensor, "f n"]) -> None:
         rows = (self.first @ x.flatten(1)).view(-1, x.shape[2])

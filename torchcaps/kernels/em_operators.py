@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchcaps.kernels import native
+from torchcaps.kernels import native, operands
 from torchcaps.kernels.operators import operator
 
 LANES = 8
@@ -154,18 +154,14 @@ class Inputs(NamedTuple):
             **(others or {}),
         }
         for name, (tensor, shape) in numbers.items():
-            if tensor is None:
-                continue
-            if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
-                raise ValueError(f"{name} must be float32 in main memory, not {tensor.dtype} on {tensor.device}")
-            if tensor.shape != shape:
-                raise ValueError(f"{name} must have the shape {tuple(shape)}, not {tuple(tensor.shape)}")
-        for name, stop in {"places": n.children, "owners": n.transforms}.items():
+            operands.check(name, tensor, shape)
+        for name, shape, stop in (
+            ("places", (n.windows, n.members), n.children),
+            ("owners", (n.members,), n.transforms),
+        ):
             tensor: Tensor = getattr(self, name)
-            found = f"{tensor.dtype} {tuple(tensor.shape)}"
-            if tensor.dtype != torch.int32 or tensor.shape[-1] != n.members:
-                raise ValueError(f"{name} must be int32 for {n.members} members, not {found}")
-            low, high = (int(value) for value in tensor.aminmax())
+            operands.check(name, tensor, shape, torch.int32)
+            low, high = (int(value) for value in tensor.aminmax()) if tensor.numel() else (0, 0)
             if low < 0 or high >= stop:
                 raise ValueError(f"{name} must be between 0 and {stop - 1}, not {low} to {high}")
         if not 1 <= n.iterations == len(self.inverse_temperature) == len(self.density_scale):

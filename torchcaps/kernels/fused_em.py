@@ -47,11 +47,23 @@ def runs(routing: Routing) -> TypeGuard[EM]:
 
 def supports(routing: Routing, children: Capsules | CapsuleMap | RoutingOutput, weight: Tensor) -> TypeGuard[EM]:
     """Whether `route` computes this routing here; else its plain twin has to."""
-    if not runs(routing):
+    if not runs(routing) or not (isinstance(children, CapsuleMap) or fits(routing, children, weight)):
         return False
     tensors = (*children[:2], weight, routing.beta_u, routing.beta_a)
     usual = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
     return usual and eligible(*tensors, operator=True)
+
+
+def fits(routing: EM, children: Capsules | RoutingOutput, weight: Tensor) -> bool:
+    """Whether `route` takes these shapes; others the plain twin may broadcast, or say what is wrong with them."""
+    poses, activations = children.poses, children.activations
+    return (
+        poses.ndim == 3
+        and poses.shape[1:] == (weight.shape[0], weight.shape[3])
+        and activations.ndim == 2
+        and all(found in (1, wanted) for found, wanted in zip(activations.shape, poses.shape[:2], strict=True))
+        and routing.beta_u.shape == routing.beta_a.shape == weight.shape[1:2]
+    )
 
 
 def route(routing: EM, children: Capsules | RoutingOutput, weight: Float[Tensor, "i j d p"]) -> RoutingOutput:

@@ -14,10 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from torchcaps.kernels import native, tuning
-from torchcaps.kernels.phase_conv import is_pixel_major
-
-POINTERS = {"sums": 4, "moments": 3, "apply": 4, "backward_sums": 7, "backward_totals": 3, "backward": 11}
-"""How many each function of `norm.c` takes."""
+from torchcaps.kernels.transforms import is_pixel_major
 
 
 class _Sizes(ctypes.Structure):
@@ -27,8 +24,12 @@ class _Sizes(ctypes.Structure):
 
 
 def supports(norm: nn.BatchNorm2d, x: Float[Tensor, "b c h w"]) -> bool:
-    """In training, where the channels of a pixel lie side by side."""
+    """In training, where the channels of a pixel lie side by side, and there are several pixels even after pooling."""
     if not (norm.training and torch.is_grad_enabled() and x.dtype == torch.float32 and x.device.type == "cpu"):
+        return False
+    known = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    usual = all(part is not None and part.dtype == x.dtype and part.shape == x.shape[1:2] for part in known)
+    if not usual or norm.momentum is None or min(x.shape[2:]) < 2 or len(x) * (x.shape[2] // 2) * (x.shape[3] // 2) < 2:
         return False
     laid_out = is_pixel_major(x) or x.is_contiguous(memory_format=torch.channels_last)
     usable = laid_out and x.numel() > 0 and tuning.mode() != "plain" and not tuning.traced()
@@ -38,16 +39,21 @@ def supports(norm: nn.BatchNorm2d, x: Float[Tensor, "b c h w"]) -> bool:
 def norm_relu(norm: nn.BatchNorm2d, x: Float[Tensor, "b c h w"], pool: bool) -> Float[Tensor, "b c y x"]:
     """What `relu(norm(max_pool2d(x, 2)))` returns, or the same without pooling; the running statistics follow."""
     y, mean, variance = _NormRelu.apply(x, norm.weight, norm.bias, norm.eps, pool)  # pyright: ignore[reportGeneralTypeIssues]
-    with torch.no_grad():
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        assert norm.momentum is not None
-        assert norm.num_batches_tracked is not None
-        count = y.numel() // y.shape[1]
-        norm.running_mean.lerp_(mean, norm.momentum)
-        norm.running_var.lerp_(variance * (count / (count - 1)), norm.momentum)
-        norm.num_batches_tracked.add_(1)
+    count = y.numel() // y.shape[1]
+    follow(norm, mean, variance * (count / (count - 1)))
     return y
+
+
+@torch.no_grad()
+def follow(norm: nn.BatchNorm2d, mean: Float[Tensor, " c"], variance: Float[Tensor, " c"]) -> None:
+    """The running statistics follow those of a batch, whose variance is the unbiased one."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.momentum is not None
+    assert norm.num_batches_tracked is not None
+    norm.running_mean.lerp_(mean, norm.momentum)
+    norm.running_var.lerp_(variance, norm.momentum)
+    norm.num_batches_tracked.add_(1)
 
 
 class _NormRelu(torch.autograd.Function):
@@ -60,37 +66,30 @@ class _NormRelu(torch.autograd.Function):
         sizes = _Sizes(1, h, w, b, c, pool) if inside else _Sizes(b, h, w, 1, c, pool)
         down, across = (h // 2, w // 2) if pool else (h, w)
         shape = (down, across, b, c) if inside else (b, down, across, c)
-        loops, partial = _loops(), x.new_empty(_blocks(sizes), 2, c)
+        loops = _loops()
         p = x.new_empty(shape) if pool else x
         which = x.new_empty(shape) if pool else None
-        loops.norm_sums(sizes, *native.pointers(x, p, which, partial))
-        mean, variance = x.new_empty(c), x.new_empty(c)
-        loops.norm_moments(sizes, *native.pointers(partial, mean, variance))
-        rsqrt = torch.rsqrt(variance + eps)
-        scale = weight * rsqrt
-        shift = bias - mean * scale
-        y = x.new_empty(shape)
-        loops.norm_apply(sizes, *native.pointers(p, scale, shift, y))
-        ctx.save_for_backward(p, which, scale, shift, mean, rsqrt)
+        partial, of, y = x.new_empty(loops.norm_blocks(sizes), 2, c), x.new_empty(5, c), x.new_empty(shape)
+        loops.norm_forward(sizes, eps, *native.pointers(x, weight, bias, p, which, partial, of, y))
+        ctx.save_for_backward(p, which, of)
         ctx.sizes, ctx.inside = sizes, inside
+        mean, variance = of[0], of[1]
         ctx.mark_non_differentiable(mean, variance)
         return _seen(y, inside), mean, variance
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        p, which, scale, shift, mean, rsqrt = ctx.saved_tensors
+        p, which, of = ctx.saved_tensors
         n, loops = ctx.sizes, _loops()
         grad = grad.permute((2, 3, 0, 1) if ctx.inside else (0, 2, 3, 1)).contiguous()
-        partial = grad.new_empty(_blocks(n), 2, n.channels)
-        loops.norm_backward_sums(n, *native.pointers(p, grad, scale, shift, mean, rsqrt, partial))
-        of_shift, of_scale = torch.empty_like(mean), torch.empty_like(mean)
-        loops.norm_backward_totals(n, *native.pointers(partial, of_shift, of_scale))
+        partial, shares = grad.new_empty(loops.norm_blocks(n), 2, n.channels), grad.new_empty(2, n.channels)
+        of_shift, of_scale = grad.new_empty(n.channels), grad.new_empty(n.channels)
         shape = (n.height, n.width, n.inner, n.channels) if ctx.inside else (n.outer, n.height, n.width, n.channels)
         odd = n.pooled and (n.height % 2 or n.width % 2)
         of_x = grad.new_zeros(shape) if odd else grad.new_empty(shape)
-        shares = [total * (n.channels / grad.numel()) for total in (of_shift, of_scale)]
-        loops.norm_backward(n, *native.pointers(p, which, grad, scale, shift, mean, rsqrt, *shares, partial, of_x))
+        made = (of_shift, of_scale, of_x)
+        loops.norm_backward(n, *native.pointers(p, which, grad, of, partial, shares, *made))
         return _seen(of_x, ctx.inside), of_scale, of_shift, None, None
 
 
@@ -99,16 +98,12 @@ def _seen(memory: Tensor, inside: bool) -> Float[Tensor, "b c h w"]:
     return memory.permute((2, 3, 0, 1) if inside else (0, 3, 1, 2))
 
 
-def _blocks(sizes: _Sizes) -> int:
-    return _loops().norm_blocks(sizes)
-
-
 @lru_cache(maxsize=1)
 def _loops() -> Any:
     library = native.library("norm")
     assert library is not None, "supports() was not asked"
     library.norm_blocks.argtypes, library.norm_blocks.restype = [_Sizes], ctypes.c_long
-    for name, count in POINTERS.items():
-        function = getattr(library, f"norm_{name}")
-        function.argtypes, function.restype = [_Sizes, *[ctypes.c_void_p] * count], None
+    library.norm_forward.argtypes = [_Sizes, ctypes.c_double, *[ctypes.c_void_p] * 8]
+    library.norm_backward.argtypes = [_Sizes, *[ctypes.c_void_p] * 9]
+    library.norm_forward.restype = library.norm_backward.restype = None
     return library

@@ -45,10 +45,11 @@ typedef int i8 __attribute__((vector_size(32), may_alias));
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (i8){__VA_ARGS__})
 #endif
 
-/* `group`: images whose votes are kept at a time. `span`: images between two additions to the gradient of W. Either
+/* `sharpness` multiplies the agreement. `group`: images whose votes are kept at a time. `span`: images between two additions to the gradient of W. Either
    `outer` threads take a group each, or `inner` threads share one: one of the two is 1. */
 typedef struct {
     long batch, children, parents, dim, child_dim, iterations, leaky, full, priors, group, span, outer, inner;
+    float sharpness;
 } Sizes;
 
 INLINE long least(long a, long b) { return a < b ? a : b; }
@@ -350,12 +351,12 @@ static void make_chunk(Sizes n, Group g, const Step *s, long chunk, float *to, v
     for (long b = 0; b < g.count; b++) sum_lanes(sum + b * size, size, to + b * size);
 }
 
-/* Adds squash(s) to V (Eq. 1), for one image. */
-static void add_squashed(Sizes n, const float *s, float *V) {
+/* Adds `times` squash(s) to V (Eq. 1), for one image. */
+static void add_squashed(Sizes n, const float *s, float times, float *V) {
     for (long j = 0; j < n.parents; j++, s += n.dim, V += n.dim) {
         float square = 0;
         for (long d = 0; d < n.dim; d++) square += s[d] * s[d];
-        const float f = sqrtf(square + EPSILON) / (1 + square);
+        const float f = times * sqrtf(square + EPSILON) / (1 + square);
         for (long d = 0; d < n.dim; d++) V[d] += f * s[d];
     }
 }
@@ -555,7 +556,8 @@ static void route_group(Sizes n, Group g, Desk w, const float *bias, float *sums
                     memset(s, 0, sizeof(float) * (size_t)size);
                     add_up(n, w.sums + b * size, chunks, n.group * size, s);
                     for (long k = 0; k < size; k++) s[k] = s[k] * share + (bias ? bias[k] : 0);
-                    add_squashed(n, s, r < n.iterations - 1 ? w.V + b * size : v + b * size);
+                    if (r < n.iterations - 1) add_squashed(n, s, n.sharpness, w.V + b * size);
+                    else add_squashed(n, s, 1, v + b * size);
                 }
             }
     }
@@ -589,6 +591,8 @@ static Step parents_backward(Sizes n, Parents p, Span span, long image, long r, 
     const long size = poses(n), final = n.iterations - 1, pass = r - begin(n);
     float *g = pass < 0 ? span.even + image * size : span.pairs + (pass * span.count + image) * 2 * size, *V = g + size;
     squash_backward(n, p.sums + (r * n.batch + image) * size, r == final ? p.grad + image * size : grad_V, g);
+    if (r != final)
+        for (long k = 0; k < size; k++) g[k] *= n.sharpness;
     if (p.grad_s)
         for (long k = 0; k < size; k++) p.grad_s[image * size + k] = g[k] + (r == final ? 0 : p.grad_s[image * size + k]);
     if (pass < 0) {
@@ -596,7 +600,7 @@ static Step parents_backward(Sizes n, Parents p, Span span, long image, long r, 
         return (Step){0};
     }
     memset(V, 0, sizeof(float) * (size_t)size);
-    for (long q = 0; q < r; q++) add_squashed(n, p.sums + (q * n.batch + image) * size, V);
+    for (long q = 0; q < r; q++) add_squashed(n, p.sums + (q * n.batch + image) * size, n.sharpness, V);
     return (Step){V, g, kept_of(n, span, pass, 0, 0) + 2 * image, 2 * span.count};
 }
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from torchcaps.core.functional import length, votes
 from torchcaps.core.types import Capsules, RoutingOutput
-from torchcaps.kernels import native, workspace
+from torchcaps.kernels import native, operands, workspace
 from torchcaps.kernels.operators import operator
 from torchcaps.kernels.tuning import eligible, traced
 from torchcaps.routing import Dynamic, Routing
@@ -39,18 +39,18 @@ def supports(routing: Routing, children: Capsules, weight: Tensor) -> TypeGuard[
     """Whether `route` computes this routing with its loops in C; else its plain twin has to."""
     if type(routing) is not Dynamic:
         return False
-    operands = _operands(routing, children, weight)
-    return eligible(*operands, operator=True) and _served(*operands)
+    given = _operands(routing, children, weight)
+    return eligible(*given, operator=True) and _served(*given) and _fits(routing, children, weight)
 
 
 def route(routing: Dynamic, children: Capsules, weight: Float[Tensor, "i j d p"]) -> RoutingOutput:
     """What `routing(votes(poses, weight), children)` returns, and that itself for other precisions and devices."""
-    if not _served(*_operands(routing, children, weight)):
+    if not (_served(*_operands(routing, children, weight)) and _fits(routing, children, weight)):
         return routing(votes(children.poses, weight), children)
     # For one image, to go through `torch.library` takes as long as the loops.
     computed = dynamic_routing if torch.is_grad_enabled() or traced() else _forward
     learned, options = (routing.log_priors, routing.bias), (routing.iterations, routing.leaky)
-    v, _ = computed(children.poses, weight, *learned, *options, routing.gradient == "full")
+    v, _ = computed(children.poses, weight, *learned, *options, routing.gradient == "full", routing.sharpness)
     return RoutingOutput(v, length(v))
 
 
@@ -58,17 +58,45 @@ def _operands(routing: Dynamic, children: Capsules, weight: Tensor) -> list[Tens
     return [x for x in (children.poses, weight, routing.log_priors, routing.bias) if x is not None]
 
 
+def _fits(routing: Dynamic, children: Capsules, weight: Tensor) -> bool:
+    """What is of other shapes may still be broadcast: by the plain twin, which also says what is wrong."""
+    priors, bias = routing.log_priors, routing.bias
+    return (
+        children.poses.shape[1:] == (weight.shape[0], weight.shape[3])
+        and (priors is None or priors.shape == weight.shape[:2])
+        and (bias is None or bias.shape == weight.shape[1:3])
+    )
+
+
 def _served(*tensors: Tensor) -> bool:
     return all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors) and _available()
 
 
 def _forward(
-    u: Tensor, weight: Tensor, prior: Tensor | None, bias: Tensor | None, iterations: int, leaky: bool, full: bool
+    u: Tensor,
+    weight: Tensor,
+    prior: Tensor | None,
+    bias: Tensor | None,
+    iterations: int,
+    leaky: bool,
+    full: bool,
+    sharpness: float,
 ) -> tuple[Tensor, Tensor]:
     """v `[b j d]`, and s of every iteration `[r b j d]` for the backward pass; `full` matters there only."""
-    v, sums = _fake(u, weight, prior, bias, iterations, leaky, full)
-    _call("route", _sizes(u, weight, prior, iterations, leaky, full), u, weight, prior, bias, sums, v)
+    _check(u, weight, prior, iterations)
+    operands.check("bias", bias, weight.shape[1:3])
+    v, sums = _fake(u, weight, prior, bias, iterations)
+    _call("route", _sizes(u, weight, prior, iterations, leaky, full, sharpness), u, weight, prior, bias, sums, v)
     return v, sums
+
+
+def _check(u: Tensor, weight: Tensor, prior: Tensor | None, iterations: int) -> None:
+    if u.ndim != 3 or weight.ndim != 4 or not u.numel() or not weight.numel() or iterations < 1:
+        shapes = f"{tuple(u.shape)} and {tuple(weight.shape)}"
+        raise ValueError(f"u [b i p] and weight [i j d p] are needed, none of them empty, not {shapes}")
+    operands.check("u", u, (len(u), len(weight), weight.shape[3]))
+    operands.check("weight", weight, weight.shape)
+    operands.check("prior", prior, weight.shape[:2])
 
 
 def _fake(u: Tensor, weight: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
@@ -77,12 +105,23 @@ def _fake(u: Tensor, weight: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
 
 
 def _gradients(
-    grad: Tensor, u: Tensor, weight: Tensor, prior: Tensor | None, sums: Tensor, leaky: bool, full: bool
+    grad: Tensor,
+    u: Tensor,
+    weight: Tensor,
+    prior: Tensor | None,
+    sums: Tensor,
+    leaky: bool,
+    full: bool,
+    sharpness: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of u, of W, of the priors (empty if there are none) and of s, summed over the iterations `[b j d]`."""
+    _check(u, weight, prior, len(sums))
+    operands.check("grad", grad, (len(u), *weight.shape[1:3]))
+    operands.check("sums", sums, (len(sums), len(u), *weight.shape[1:3]))
     grad_u, grad_weight, grad_prior, grad_s = _fake_backward(grad, u, weight, prior)
     wanted = (grad_u, grad_weight, None if prior is None else grad_prior, grad_s)
-    _call("route_backward", _sizes(u, weight, prior, len(sums), leaky, full), u, weight, prior, sums, grad, *wanted)
+    sizes = _sizes(u, weight, prior, len(sums), leaky, full, sharpness)
+    _call("route_backward", sizes, u, weight, prior, sums, grad, *wanted)
     return grad_u, grad_weight, grad_prior, grad_s
 
 
@@ -92,17 +131,17 @@ def _fake_backward(grad: Tensor, u: Tensor, weight: Tensor, prior: Tensor | None
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    u, weight, prior, bias, _, ctx.leaky, ctx.full = inputs
+    u, weight, prior, bias, _, *ctx.options = inputs
     ctx.biased = bias is not None
     ctx.save_for_backward(u, weight, prior, output[1])
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     u, weight, prior, sums = ctx.saved_tensors
-    grads = dynamic_routing_backward(grad, u, weight, prior, sums, ctx.leaky, ctx.full)
+    grads = dynamic_routing_backward(grad, u, weight, prior, sums, *ctx.options)
     grad_u, grad_weight, grad_prior, grad_s = grads
     grad_bias = grad_s.sum(0) if ctx.biased else None
-    return grad_u, grad_weight, None if prior is None else grad_prior, grad_bias, None, None, None
+    return grad_u, grad_weight, None if prior is None else grad_prior, grad_bias, None, None, None, None
 
 
 dynamic_routing = operator("dynamic_routing", _forward, _fake, _backward, _setup_context)
@@ -114,10 +153,12 @@ _NAMES = "batch children parents dim child_dim iterations leaky full priors grou
 class _Sizes(ctypes.Structure):
     """`Sizes` of fused_routing.c."""
 
-    _fields_ = [(name, ctypes.c_long) for name in _NAMES.split()]
+    _fields_ = [*((name, ctypes.c_long) for name in _NAMES.split()), ("sharpness", ctypes.c_float)]
 
 
-def _sizes(u: Tensor, weight: Tensor, prior: Tensor | None, iterations: int, leaky: bool, full: bool) -> _Sizes:
+def _sizes(
+    u: Tensor, weight: Tensor, prior: Tensor | None, iterations: int, leaky: bool, full: bool, sharpness: float
+) -> _Sizes:
     """No number depends on `group`, `outer` and `inner`; `span` rounds the gradient of W differently."""
     batch, children, child_dim = u.shape
     parents, dim = weight.shape[1:3]
@@ -128,7 +169,8 @@ def _sizes(u: Tensor, weight: Tensor, prior: Tensor | None, iterations: int, lea
     priors = prior is not None
     passes = iterations if priors else max(1, iterations - 1)
     span = max(1, min(batch, SPAN_BYTES // (2 * image * passes)))
-    return _Sizes(batch, children, parents, dim, child_dim, iterations, leaky, full, priors, group, span, outer, inner)
+    sizes = (batch, children, parents, dim, child_dim)
+    return _Sizes(*sizes, iterations, leaky, full, priors, group, span, outer, inner, sharpness)
 
 
 def _call(name: str, sizes: _Sizes, u: Tensor, *others: Tensor | None) -> None:

@@ -76,7 +76,10 @@ def _load(name: str) -> Loaded:
                     log.warning("torchcaps: %s cannot be loaded: %s", path, error)
     try:
         return _from_cache(name, usable[0], shared)
-    except (OSError, CompileError) as error:
+    except CompileError as error:
+        return Loaded(None, "missing", reason=str(error))
+    except OSError as error:
+        _tell(logging.WARNING, f"the C loops are not used, PyTorch does their work, slower: {error}")
         return Loaded(None, "missing", reason=str(error))
 
 
@@ -90,8 +93,7 @@ def _from_cache(name: str, level: str, shared: bool) -> Loaded:
     try:
         folder = cache.private_folder(cache_folder() / "native")
     except OSError as error:
-        _tell(logging.WARNING, f"the C loops are not built and cannot be kept, so they are not used: {error}")
-        raise
+        raise OSError(f"they are not built and cannot be kept: {error}") from None
     openmp = shared and compiler.shares_openmp(command)
     stems = {source: compiler.stem(source, level, openmp, tuple(command)) for source in compiler.sources()}
     found = cache.find_library(folder, stems[name])

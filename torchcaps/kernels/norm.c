@@ -88,9 +88,9 @@ ROW gradient_row(long channels, const float *restrict p, const float *restrict g
 }
 
 /* partial [block, 2, channel]: of each block the sum, and the squares about the block's mean. */
-void norm_sums(Sizes n, const float *x, float *p, float *which, float *partial) {
+static void sums(Sizes n, const float *x, float *p, float *which, float *partial) {
     const long rows = rows_of(n), channels = n.channels, right = n.inner * channels, below = n.width * right;
-#pragma omp parallel for
+#pragma omp for
     for (long block = 0; block < norm_blocks(n); block++) {
         const long first = block * BLOCK, last = first + BLOCK < rows ? first + BLOCK : rows;
         float *sum = partial + 2 * block * channels, *squares = sum + channels;
@@ -106,10 +106,10 @@ void norm_sums(Sizes n, const float *x, float *p, float *which, float *partial) 
     }
 }
 
-/* mean and (biased) variance of every channel, out of the blocks. */
-void norm_moments(Sizes n, const float *partial, float *mean, float *variance) {
+/* Of every channel, out of the blocks: mean, (biased) variance, 1 / deviation, scale and shift. */
+static void moments(Sizes n, double eps, const float *weight, const float *bias, const float *partial, float *of) {
     const long rows = rows_of(n), channels = n.channels, blocks = norm_blocks(n);
-#pragma omp parallel for
+#pragma omp for
     for (long k = 0; k < channels; k++) {
         double total = 0, squares = 0;
         for (long block = 0; block < blocks; block++) total += partial[2 * block * channels + k];
@@ -119,24 +119,27 @@ void norm_moments(Sizes n, const float *partial, float *mean, float *variance) {
             const double off = partial[2 * block * channels + k] / count - centre;
             squares += partial[(2 * block + 1) * channels + k] + count * off * off;
         }
-        mean[k] = centre;
-        variance[k] = squares / rows;
+        of[k] = centre;
+        of[channels + k] = squares / rows;
+        of[2 * channels + k] = 1 / __builtin_sqrt(squares / rows + eps);
+        of[3 * channels + k] = weight[k] * of[2 * channels + k];
+        of[4 * channels + k] = bias[k] - of[k] * of[3 * channels + k];
     }
 }
 
-void norm_apply(Sizes n, const float *p, const float *scale, const float *shift, float *y) {
+static void apply(Sizes n, const float *p, const float *scale, const float *shift, float *y) {
     const long rows = rows_of(n), channels = n.channels;
-#pragma omp parallel for
+#pragma omp for
     for (long r = 0; r < rows; r++) apply_row(channels, p + r * channels, scale, shift, y + r * channels);
 }
 
 /* partial [block, 2, channel]: of each block the sum of the gradients that pass the ReLU, and of their products with the
    normalised values. */
-void norm_backward_sums(Sizes n, const float *p, const float *grad, const float *scale, const float *shift, const float *mean,
+static void backward_sums(Sizes n, const float *p, const float *grad, const float *scale, const float *shift, const float *mean,
                         const float *rsqrt, float *partial) {
     const long rows = rows_of(n), channels = n.channels;
     const Channels of = {scale, shift, mean, rsqrt, 0, 0};
-#pragma omp parallel for
+#pragma omp for
     for (long block = 0; block < norm_blocks(n); block++) {
         const long first = block * BLOCK, last = first + BLOCK < rows ? first + BLOCK : rows;
         float *sum = partial + 2 * block * channels;
@@ -147,9 +150,9 @@ void norm_backward_sums(Sizes n, const float *p, const float *grad, const float 
 }
 
 /* The gradients of shift and of scale: the blocks, added in order. */
-void norm_backward_totals(Sizes n, const float *partial, float *of_shift, float *of_scale) {
-    const long channels = n.channels, blocks = norm_blocks(n);
-#pragma omp parallel for
+static void backward_totals(Sizes n, const float *partial, float *of_shift, float *of_scale, float *shares) {
+    const long rows = rows_of(n), channels = n.channels, blocks = norm_blocks(n);
+#pragma omp for
     for (long k = 0; k < channels; k++) {
         double sum = 0, products = 0;
         for (long block = 0; block < blocks; block++) {
@@ -158,16 +161,18 @@ void norm_backward_totals(Sizes n, const float *partial, float *of_shift, float 
         }
         of_shift[k] = sum;
         of_scale[k] = products;
+        shares[k] = sum / rows;
+        shares[channels + k] = products / rows;
     }
 }
 
 /* The gradient of x. `by_shift` and `by_scale` are the totals divided by the number of rows; `room` has a row for each
    block. With an odd side the last line belongs to no pool: the caller has set it to zero. */
-void norm_backward(Sizes n, const float *p, const float *which, const float *grad, const float *scale, const float *shift,
+static void backward(Sizes n, const float *p, const float *which, const float *grad, const float *scale, const float *shift,
                    const float *mean, const float *rsqrt, const float *by_shift, const float *by_scale, float *room, float *of_x) {
     const long rows = rows_of(n), channels = n.channels, right = n.inner * channels, below = n.width * right;
     const Channels of = {scale, shift, mean, rsqrt, by_shift, by_scale};
-#pragma omp parallel for
+#pragma omp for
     for (long block = 0; block < norm_blocks(n); block++)
         for (long r = block * BLOCK; r < rows && r < (block + 1) * BLOCK; r++) {
             float *given = n.pooled ? room + block * channels : of_x + r * channels;
@@ -177,4 +182,28 @@ void norm_backward(Sizes n, const float *p, const float *which, const float *gra
                 unpool_row(channels, given, which + r * channels, to, to + right, to + below, to + below + right);
             }
         }
+}
+
+/* What a function below does is one parallel region: threads wait for each other between its parts, but do not end. */
+void norm_forward(Sizes n, double eps, const float *x, const float *weight, const float *bias, float *p, float *which,
+                  float *partial, float *of, float *y) {
+#pragma omp parallel
+    {
+        sums(n, x, p, which, partial);
+        moments(n, eps, weight, bias, partial, of);
+        apply(n, p, of + 3 * n.channels, of + 4 * n.channels, y);
+    }
+}
+
+/* `of` is what norm_forward has filled in; `shares` has room for two numbers a channel. */
+void norm_backward(Sizes n, const float *p, const float *which, const float *grad, const float *of, float *partial,
+                   float *shares, float *of_shift, float *of_scale, float *of_x) {
+    const long c = n.channels;
+    const float *mean = of, *rsqrt = of + 2 * c, *scale = of + 3 * c, *shift = of + 4 * c;
+#pragma omp parallel
+    {
+        backward_sums(n, p, grad, scale, shift, mean, rsqrt, partial);
+        backward_totals(n, partial, of_shift, of_scale, shares);
+        backward(n, p, which, grad, scale, shift, mean, rsqrt, shares, shares + c, partial, of_x);
+    }
 }

@@ -25,11 +25,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from torchcaps.kernels import workspace
-from torchcaps.kernels.dft import Correlation, Transform, correlation
+from torchcaps.kernels.dft import Correlation, correlation
 from torchcaps.kernels.remembered import remembered
-
-# Of the pixels that are transformed at once, so that what lies between the two steps of a transform stays in cache.
-CHUNK_BYTES = 4 << 20
+from torchcaps.kernels.transforms import from_factors, is_pixel_major, to_factors
 
 
 def phase_conv2d(
@@ -47,11 +45,6 @@ def phase_conv2d(
     w_hat = None if differentiated else remembered(weight, sizes, partial(_weight_factors, sizes=sizes))
     y: Tensor = _PhaseConv.apply(x, weight, w_hat, stride, padding)  # pyright: ignore[reportAssignmentType]
     return y if bias is None else y + bias[:, None, None]
-
-
-def is_pixel_major(x: Float[Tensor, "b c h w"]) -> bool:
-    """Whether `x` lies in memory as `[h w b c]`."""
-    return x.stride(1) == 1 and x.permute(2, 3, 0, 1).is_contiguous()
 
 
 class _Sizes(NamedTuple):
@@ -81,19 +74,20 @@ class _PhaseConv(torch.autograd.Function):
         """`w_hat` is given where nothing will be differentiated."""
         sizes = _sizes(x.shape, weight.shape, stride, padding)
         maps = sizes.maps(x)
-        x_hat = _to_factors(maps.inputs, x, stride, sizes.grid)
+        x_hat = to_factors(maps.inputs, x, stride, sizes.grid)
         differentiated = w_hat is None
         w_hat = _weight_factors(weight, sizes) if w_hat is None else w_hat
         y_hat = workspace.take(len(x_hat), len(x), len(weight), like=x)
         torch.bmm(x_hat, w_hat.transpose(1, 2), out=y_hat)
-        y = maps.outputs.transpose(y_hat.flatten(1), sizes.outputs[1])
+        pixel_major = stride == 1 and is_pixel_major(x) and len(x) > 1
+        y = from_factors(maps.outputs, y_hat, (len(x), len(weight), *sizes.outputs), 1, sizes.outputs, pixel_major)
         workspace.give(y_hat)
         if differentiated:
             ctx.hats, ctx.sizes, ctx.shapes = (x_hat, w_hat), sizes, (x.shape, weight.shape)
-            ctx.pixel_major = stride == 1 and is_pixel_major(x)
+            ctx.pixel_major = pixel_major
         else:
             workspace.give(x_hat)
-        return y.unflatten(2, (len(x), -1)).permute(2, 3, 0, 1)
+        return y
 
     @staticmethod
     @once_differentiable
@@ -102,20 +96,15 @@ class _PhaseConv(torch.autograd.Function):
             raise RuntimeError("this graph was freed by an earlier backward pass; use retain_graph=True there")
         (x_hat, w_hat), sizes, (x_shape, w_shape) = ctx.hats, ctx.sizes, ctx.shapes
         maps = sizes.maps(grad)
-        y_hat = workspace.take(len(x_hat), x_shape[0], w_shape[0], like=grad)
-        maps.outputs.apply(grad.permute(2, 3, 0, 1).flatten(2), y_hat.flatten(1))
+        y_hat = to_factors(maps.outputs, grad, 1, sizes.outputs)
         grad_x = grad_w = None
         if ctx.needs_input_grad[0]:
             hat = torch.bmm(y_hat, w_hat, out=workspace.take(*x_hat.shape, like=grad))
-            if ctx.pixel_major:
-                pixels = maps.inputs.transpose(hat.flatten(1), sizes.grid[1])
-                grad_x = pixels.unflatten(2, (x_shape[0], -1)).permute(2, 3, 0, 1)
-            else:
-                grad_x = _from_factors(maps.inputs, hat, x_shape, sizes.stride, sizes.grid)
+            grad_x = from_factors(maps.inputs, hat, x_shape, sizes.stride, sizes.grid, ctx.pixel_major)
             workspace.give(hat)
         if ctx.needs_input_grad[1]:
             hat = torch.bmm(y_hat.transpose(1, 2), x_hat, out=workspace.take(*w_hat.shape, like=grad))
-            grad_w = _from_factors(maps.weights, hat, w_shape, sizes.stride, sizes.taps)
+            grad_w = from_factors(maps.weights, hat, w_shape, sizes.stride, sizes.taps)
             workspace.give(hat)
         workspace.give(y_hat)
         if not torch._C._autograd._get_current_graph_task_keep_graph():  # pyright: ignore[reportAttributeAccessIssue]
@@ -125,40 +114,4 @@ class _PhaseConv(torch.autograd.Function):
 
 
 def _weight_factors(weight: Tensor, sizes: _Sizes) -> Float[Tensor, "f o sc"]:
-    return _to_factors(sizes.maps(weight).weights, weight, sizes.stride, sizes.taps)
-
-
-def _to_factors(transform: Transform, x: Tensor, stride: int, grid: tuple[int, int]) -> Float[Tensor, "f b sc"]:
-    factors = workspace.take(transform.factors, len(x), stride**2 * x.shape[1], like=x)
-    step = len(x) if stride == 1 and is_pixel_major(x) else _at_once(x.shape, x)
-    for part, target in zip(x.split(step), factors.split(step, 1), strict=True):
-        transform.apply(_phases(part, stride, grid), target.flatten(1))
-    return factors
-
-
-def _from_factors(
-    transform: Transform, factors: Float[Tensor, "f b sc"], shape: torch.Size, stride: int, grid: tuple[int, int]
-) -> Float[Tensor, "b c h w"]:
-    """The gradient of `_to_factors`; pixels beyond the grid have none."""
-    size = (shape[0], shape[1], grid[0] * stride, grid[1] * stride)
-    padded = torch.empty(size, dtype=factors.dtype, device=factors.device, memory_format=torch.channels_last)
-    step = _at_once(shape, factors)
-    for target, part in zip(padded.split(step), factors.split(step, 1), strict=True):
-        pixels = transform.transpose(part.flatten(1), grid[1])
-        split = target.unflatten(3, (grid[1], stride)).unflatten(2, (grid[0], stride)).permute(2, 4, 0, 3, 5, 1)
-        split.copy_(pixels.view(split.shape))
-    missing = (0, shape[3] - padded.shape[3], 0, shape[2] - padded.shape[2])
-    return pad(padded, missing) if any(missing) else padded
-
-
-def _at_once(shape: torch.Size, like: Tensor) -> int:
-    return max(1, CHUNK_BYTES // (math.prod(shape[1:]) * like.element_size()))
-
-
-def _phases(x: Float[Tensor, "b c h w"], stride: int, grid: tuple[int, int]) -> Float[Tensor, "gh gw n"]:
-    """`n` runs over images, phases and channels; what the image lacks is zero, what it has too much is cut off."""
-    height, width = grid
-    missing = (0, width * stride - x.shape[3], 0, height * stride - x.shape[2])
-    x = pad(x, missing) if any(missing) else x
-    split = x.unflatten(3, (width, stride)).unflatten(2, (height, stride))
-    return split.permute(2, 4, 0, 3, 5, 1).reshape(height, width, -1)
+    return to_factors(sizes.maps(weight).weights, weight, sizes.stride, sizes.taps)

@@ -2,8 +2,10 @@
 
    A tile of size x size pixels t becomes n x n factors f = M t M'; the adjoint map, t = M' f M, is what results and
    gradients take. A pixel's channels lie side by side in memory. With a stride, the pixels (stride y + p, stride x + q) of
-   each phase (p, q) are an image of their own: factors are [n n, images * tiles, phases * channels]. Pixels outside of
-   the image are zero. No number depends on how many threads there are. */
+   each phase (p, q) are an image of their own, and its channels are just more channels. Pixels outside of the image are
+   zero. Factors of a block of tiles are [n n, tile, phase and channel]; they are multiplied with weights that lie as the
+   products read them, and transformed back, before the next block begins. No number depends on how many threads there
+   are. */
 
 /* Vectors are written out below. To look for more of them takes a compiler twice as long, and finds none. */
 #if defined(__GNUC__) && !defined(__clang__)
@@ -27,12 +29,24 @@
 typedef float Vector __attribute__((vector_size(4 * WIDTH)));
 typedef float Anywhere __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias)); /* at any address */
 
+#define PANEL (2 * WIDTH) /* results that are multiplied at a time, */
+#if defined(__AVX512F__)
+#define ROWS 8 /* of as many tiles: their sums fill the registers */
+#else
+#define ROWS 6
+#endif
+#define GAP 16
+
+/* Something that has pixels: how many, and how far apart they are in memory. An image of the weights is an output. */
 typedef struct {
-    long images, rows, columns, channels; /* of what has the pixels */
-    long by_image, by_row, by_column;     /* how far apart they are in memory */
-    long down, across;                    /* tiles of an image */
-    long first, step;                     /* where the first tile begins, outside of the image if negative; the next */
-    long stride;
+    long rows, columns, channels, by_image, by_row, by_column, by_channel;
+} Map;
+
+typedef struct {
+    Map x, y, weight;
+    long images, down, across;     /* tiles of an image */
+    long stride, padding, factors; /* factors of a tile */
+    long block, shares;            /* tiles in cache at a time, whole ROWS; threads */
 } Sizes;
 
 typedef const float Matrix[MOST][MOST]; /* constants: a zero costs nothing, as the loops over entries unroll */
@@ -112,18 +126,18 @@ INLINE void product(Matrix M, int adjoint, int rows, int columns, int width, Til
             }
 }
 
-INLINE void read(Channels *to, const float *from, long count) {
-    if (count == LANES)
+INLINE void read(Channels *to, const float *from, long step, long count) {
+    if (count == LANES && step == 1)
         for (int part = 0; part < PARTS; part++) to->part[part] = ((const Anywhere *)from)[part];
     else
-        for (int l = 0; l < LANES; l++) to->lane[l] = l < count ? from[l] : 0;
+        for (int l = 0; l < LANES; l++) to->lane[l] = l < count ? from[l * step] : 0;
 }
 
-INLINE void write(float *to, const Channels *from, long count) {
-    if (count == LANES)
+INLINE void write(float *to, long step, const Channels *from, long count) {
+    if (count == LANES && step == 1)
         for (int part = 0; part < PARTS; part++) ((Anywhere *)to)[part] = from->part[part];
     else
-        for (int l = 0; l < count; l++) to[l] = from->lane[l];
+        for (int l = 0; l < count; l++) to[l * step] = from->lane[l];
 }
 
 INLINE void add(float *to, const Channels *from, long count) {
@@ -133,74 +147,306 @@ INLINE void add(float *to, const Channels *from, long count) {
         for (int l = 0; l < count; l++) to[l] += from->lane[l];
 }
 
-/* Channels are taken in blocks of one phase. */
-INLINE long blocks(Sizes n) { return (n.channels + LANES - 1) / LANES; }
+INLINE long least(long a, long b) { return a < b ? a : b; }
+INLINE long whole(long count, long unit) { return (count + unit - 1) / unit; }
 
-/* How far a pixel of tile i is from the image's first, or -1 outside of it. */
-INLINE long place(Sizes n, long i, long phase, int row, int column) {
-    long y = n.first + (i / n.across % n.down * n.step + row) * n.stride + phase / n.stride;
-    long x = n.first + (i % n.across * n.step + column) * n.stride + phase % n.stride;
-    return y < 0 || y >= n.rows || x < 0 || x >= n.columns ? -1 : y * n.by_row + x * n.by_column;
+/* How far the pixel of a tile that begins at (top, left) is from the first of its image, or -1 outside of it. */
+INLINE long place(const Map *m, long top, long left, long step, int y, int x) {
+    const long row = top + y * step, column = left + x * step;
+    return row < 0 || row >= m->rows || column < 0 || column >= m->columns ? -1 : row * m->by_row + column * m->by_column;
 }
 
-/* Of tile i and one block of channels. */
-INLINE void to_factors(Matrix M, int side, int size, Sizes n, long i, long block, const float *pixels, float *factors) {
-    const long tiles = n.down * n.across, all = n.images * tiles, width = n.stride * n.stride * n.channels;
-    const long phase = block / blocks(n), c = block % blocks(n) * LANES;
-    const long count = n.channels - c < LANES ? n.channels - c : LANES;
+/* Factors [n n], `apart` from each other, of `count` channels of one tile. */
+INLINE void to_factors(Matrix M, int side, int size, const Map *m, const float *from, long top, long left, long step,
+                       long count, float *factors, long apart) {
     Tile t, half, f;
     for (int y = 0; y < size; y++)
         for (int x = 0; x < size; x++) {
-            long at = place(n, i, phase, y, x);
+            const long at = place(m, top, left, step, y, x);
             if (at < 0)
                 t[y][x] = (Channels){0};
             else
-                read(&t[y][x], pixels + i / tiles * n.by_image + at + c, count);
+                read(&t[y][x], from + at, m->by_channel, count);
         }
     product(M, 0, side, size, size, t, half);
     product(M, 0, side, size, side, half, f);
-    for (int k = 0; k < side * side; k++)
-        write(factors + (k * all + i) * width + phase * n.channels + c, &f[k / side][k % side], count);
+    for (int k = 0; k < side * side; k++) write(factors + k * apart, 1, &f[k / side][k % side], count);
 }
 
-/* Adds to the pixels, where tiles may overlap. */
-INLINE void from_factors(Matrix M, int side, int size, Sizes n, long i, long block, const float *factors, float *pixels) {
-    const long tiles = n.down * n.across, all = n.images * tiles, width = n.stride * n.stride * n.channels;
-    const long phase = block / blocks(n), c = block % blocks(n) * LANES;
-    const long count = n.channels - c < LANES ? n.channels - c : LANES;
+/* The adjoint; adds to the pixels where tiles overlap. */
+INLINE void from_factors(Matrix M, int side, int size, const Map *m, float *to, long top, long left, long step,
+                         long count, const float *factors, long apart, int overlap) {
     Tile t, half, f;
-    for (int k = 0; k < side * side; k++)
-        read(&f[k / side][k % side], factors + (k * all + i) * width + phase * n.channels + c, count);
+    for (int k = 0; k < side * side; k++) read(&f[k / side][k % side], factors + k * apart, 1, count);
     product(M, 1, size, side, side, f, half);
     product(M, 1, size, side, size, half, t);
     for (int y = 0; y < size; y++)
         for (int x = 0; x < size; x++) {
-            long at = place(n, i, phase, y, x);
-            if (at >= 0) add(pixels + i / tiles * n.by_image + at + c, &t[y][x], count);
+            const long at = place(m, top, left, step, y, x);
+            if (at >= 0 && overlap) add(to + at, &t[y][x], count);
+            if (at >= 0 && !overlap) write(to + at, m->by_channel, &t[y][x], count);
         }
 }
 
-/* The loops are written for each matrix: a loop that threads share is a function of its own, which must see constants.
-   Threads share out tiles and channels, so that one image keeps all of them busy; where tiles overlap, images and
-   channels. */
-#define MAPS(KIND, TILE, TAPS, SIZE)                                                                                   \
-    void KIND##_to_factors_##TILE##_##TAPS(Sizes n, const float *pixels, float *factors) {                             \
-        _Pragma("omp parallel for collapse(2)") for (long i = 0; i < n.images * n.down * n.across; i++)                \
-            for (long block = 0; block < n.stride * n.stride * blocks(n); block++)                                     \
-                to_factors(KIND##_##TILE##_##TAPS, TILE + TAPS - 1, SIZE, n, i, block, pixels, factors);               \
-    }                                                                                                                  \
-    void KIND##_from_factors_##TILE##_##TAPS(Sizes n, const float *factors, float *pixels) {                           \
-        const long tiles = n.down * n.across;                                                                          \
-        _Pragma("omp parallel for collapse(2)") for (long image = 0; image < n.images; image++)                        \
-            for (long block = 0; block < n.stride * n.stride * blocks(n); block++)                                     \
-                for (long i = image * tiles; i < (image + 1) * tiles; i++)                                             \
-                    from_factors(KIND##_##TILE##_##TAPS, TILE + TAPS - 1, SIZE, n, i, block, factors, pixels);         \
-    }
+/* Tiles are taken in blocks, whose factors stay in cache between transform and product. A group is the fewest whole
+   images that fill a block, or one image of several blocks: groups are what threads share out. */
+typedef struct {
+    long tiles, images, blocks, groups; /* of an image; of a group; of a group; in all */
+    long inputs, wide_inputs, wide_outputs; /* channels of all phases; numbers between rows of products */
+    long x, y, product_x, product_y, weight, weight_back, grad; /* numbers between factors */
+} Plan;
 
+static Plan plan_of(const Sizes *n) {
+    Plan p;
+    p.tiles = n->down * n->across;
+    p.images = n->block / p.tiles > 1 ? n->block / p.tiles : 1;
+    p.blocks = whole(p.images * p.tiles, n->block);
+    p.groups = whole(n->images, p.images);
+    p.inputs = n->stride * n->stride * n->x.channels;
+    p.wide_inputs = whole(p.inputs, WIDTH) * WIDTH;
+    p.wide_outputs = whole(n->y.channels, WIDTH) * WIDTH;
+    /* Never a multiple of a cache's size apart: all factors of a tile would meet in one line of it. */
+    p.x = n->block * p.inputs + GAP;
+    p.y = n->block * n->y.channels + GAP;
+    p.product_x = n->block * p.wide_inputs + GAP;
+    p.product_y = n->block * p.wide_outputs + GAP;
+    p.weight = whole(n->y.channels, PANEL) * PANEL * p.inputs + GAP;
+    p.weight_back = whole(p.inputs, PANEL) * PANEL * n->y.channels + GAP;
+    p.grad = whole(n->y.channels, ROWS) * ROWS * p.wide_inputs + GAP;
+    return p;
+}
+
+/* Numbers of: weights for the results, and for the gradient of x; factors of x, and of the gradient; what forward and
+   backward need besides. */
+void tiles_memory(Sizes n, long *of) {
+    const Plan p = plan_of(&n);
+    of[0] = n.factors * p.weight;
+    of[1] = n.factors * p.weight_back;
+    of[2] = n.factors * p.groups * p.blocks * p.x;
+    of[3] = n.factors * p.groups * p.blocks * p.y;
+    of[4] = n.factors * n.shares * (p.x + p.product_y);
+    of[5] = n.factors * (n.shares * p.product_x > p.grad ? n.shares * p.product_x : p.grad);
+}
+
+long tiles_rows(void) { return ROWS; }
+
+/* The tiles of one block. */
+typedef struct {
+    long number, first, count;
+} Block;
+
+INLINE Block block_of(const Sizes *n, const Plan *p, long group, long piece) {
+    const long first = group * p->images * p->tiles + piece * n->block;
+    const long end = least(n->images, (group + 1) * p->images) * p->tiles;
+    const long count = least(n->block, end - first);
+    return (Block){group * p->blocks + piece, first, count < 0 ? 0 : count};
+}
+
+INLINE long top_of(const Sizes *n, long tile, long step) { return tile / n->across % n->down * step; }
+INLINE long left_of(const Sizes *n, long tile, long step) { return tile % n->across * step; }
+
+/* Of x or of a gradient to [factor, tile, phase and channel]. */
+INLINE void block_to_factors(Matrix M, int side, int size, const Sizes *n, const Plan *p, const Map *m, const Block *b,
+                             long step, long stride, long first, const float *pixels, float *factors, long apart) {
+    const long pitch = stride * stride * m->channels;
+    for (long i = b->first; i < b->first + b->count; i++)
+        for (long phase = 0; phase < stride * stride; phase++)
+            for (long c = 0; c < m->channels; c += LANES)
+                to_factors(M, side, size, m, pixels + i / p->tiles * m->by_image + c,
+                           first + top_of(n, i, step) * stride + phase / stride,
+                           first + left_of(n, i, step) * stride + phase % stride, stride, least(LANES, m->channels - c),
+                           factors + (i - b->first) * pitch + phase * m->channels + c, apart);
+    for (int k = 0; k < side * side; k++)
+        for (long l = b->count * pitch; l < n->block * pitch; l++) factors[k * apart + l] = 0;
+}
+
+/* sum [ROWS, vectors] += a [ROWS, depth] b [depth, vectors]; all sums stay in registers. */
+INLINE void multiply(int vectors, const float *a, long by_row, long by_depth, const float *b, long by_line, long depth,
+                     Vector sum[ROWS][2]) {
+    for (long k = 0; k < depth; k++) {
+        Vector line[2];
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) line[v] = ((const Anywhere *)(b + k * by_line))[v];
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++) sum[r][v] += a[r * by_row + k * by_depth] * line[v];
+    }
+}
+
+INLINE void put(int vectors, Vector sum[ROWS][2], float *c, long by_row) {
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) ((Anywhere *)(c + r * by_row))[v] = sum[r][v];
+}
+
+/* c [rows, width] = a [rows, depth] panels [width / PANEL, depth, PANEL], of one factor. */
+static void block_product(long rows, long depth, long width, const float *a, const float *panels, float *c, long pitch) {
+    for (long at = 0; at < width; at += PANEL, panels += depth * PANEL)
+        for (long r = 0; r < rows; r += ROWS) {
+            Vector sum[ROWS][2] = {0};
+            if (width - at > WIDTH) {
+                multiply(2, a + r * depth, depth, 1, panels, PANEL, depth, sum);
+                put(2, sum, c + r * pitch + at, pitch);
+            } else {
+                multiply(1, a + r * depth, depth, 1, panels, PANEL, depth, sum);
+                put(1, sum, c + r * pitch + at, pitch);
+            }
+        }
+}
+
+/* The gradient of one factor's weights, [output, phase and channel]: the products of y and x, summed over all tiles. */
+static void weight_product(const Sizes *n, const Plan *p, const float *x, const float *y, float *grad) {
+    const long outputs = n->y.channels;
+    for (long c = 0; c < p->inputs; c += PANEL)
+        for (long o = 0; o < outputs; o += ROWS) {
+            Vector sum[ROWS][2] = {0};
+            const int two = p->inputs - c > WIDTH;
+            for (long group = 0; group < p->groups; group++)
+                for (long piece = 0; piece < p->blocks; piece++) {
+                    const Block b = block_of(n, p, group, piece);
+                    const float *of_x = x + b.number * n->factors * p->x + c, *of_y = y + b.number * n->factors * p->y + o;
+                    if (two)
+                        multiply(2, of_y, 1, outputs, of_x, p->inputs, b.count, sum);
+                    else
+                        multiply(1, of_y, 1, outputs, of_x, p->inputs, b.count, sum);
+                }
+            put(two ? 2 : 1, sum, grad + o * p->wide_inputs + c, p->wide_inputs);
+        }
+}
+
+/* Weights as the products read them: panels of PANEL results, or, `back`, of PANEL inputs, LANES of which are done here.
+   Of a panel one line after the other is written, so that a cache sees what comes next. */
+INLINE void weight_factors(Matrix M, int side, int taps, const Sizes *n, const Plan *p, int back, long block,
+                           const float *weight, float *factors) {
+    const Map *w = &n->weight;
+    const long channels = back ? n->x.channels : n->y.channels, lines = back ? n->y.channels : n->x.channels;
+    const long blocks = whole(channels, LANES), phase = block / blocks, c = block % blocks * LANES;
+    const long top = phase / n->stride, left = phase % n->stride, count = least(LANES, channels - c);
+    const long depth = back ? lines : p->inputs, apart = back ? p->weight_back : p->weight;
+    const long at = back ? phase * channels + c : c, above = back ? 0 : phase * lines;
+    const long width = back ? p->inputs : channels, padded = at + count == width ? whole(width, PANEL) * PANEL - at : count;
+    Map m = *w;
+    m.by_channel = back ? w->by_channel : w->by_image;
+    for (long line = 0; line < lines; line++) {
+        const float *from = weight + c * m.by_channel + line * (back ? w->by_image : w->by_channel);
+        float *to = factors + (at / PANEL * depth + above + line) * PANEL + at % PANEL;
+        if (at % PANEL + count <= PANEL)
+            to_factors(M, side, taps, &m, from, top, left, n->stride, count, to, apart);
+        else { /* Part of it belongs to later panels. */
+            float room[MOST * MOST][LANES] __attribute__((aligned(64)));
+            to_factors(M, side, taps, &m, from, top, left, n->stride, count, room[0], LANES);
+            for (int k = 0; k < side * side; k++)
+                for (long l = 0; l < count; l++)
+                    to[k * apart + l + (at % PANEL + l) / PANEL * (depth - 1) * PANEL] = room[k][l];
+        }
+        for (int k = 0; k < side * side; k++)
+            for (long l = count; l < padded; l++) to[k * apart + l + (at % PANEL + l) / PANEL * (depth - 1) * PANEL] = 0;
+    }
+}
+
+/* One share of the images: factors of x, kept for the gradients if there is room for them, their products, results. */
+INLINE void forward(Matrix input, Matrix output, int tile, int taps, const Sizes *n, long share, const float *x,
+                    const float *weight, float *x_hat, float *room, float *y) {
+    const int side = tile + taps - 1;
+    const Plan p = plan_of(n);
+    float *own = room + share * n->factors * (p.x + p.product_y), *product = own + n->factors * p.x;
+    for (long group = p.groups * share / n->shares; group < p.groups * (share + 1) / n->shares; group++)
+        for (long piece = 0; piece < p.blocks; piece++) {
+            const Block b = block_of(n, &p, group, piece);
+            float *factors = x_hat ? x_hat + b.number * n->factors * p.x : own;
+            block_to_factors(input, side, side, n, &p, &n->x, &b, tile, n->stride, -n->padding, x, factors, p.x);
+            for (int k = 0; k < side * side; k++)
+                block_product(n->block, p.inputs, n->y.channels, factors + k * p.x, weight + k * p.weight,
+                              product + k * p.product_y, p.wide_outputs);
+            for (long i = b.first; i < b.first + b.count; i++)
+                for (long o = 0; o < n->y.channels; o += LANES)
+                    from_factors(output, side, tile, &n->y, y + i / p.tiles * n->y.by_image + o, top_of(n, i, tile),
+                                 left_of(n, i, tile), 1, least(LANES, n->y.channels - o),
+                                 product + (i - b.first) * p.wide_outputs + o, p.product_y, 0);
+        }
+}
+
+static void clear(const Map *m, float *image) {
+    for (long row = 0; row < m->rows; row++)
+        for (long column = 0; column < m->columns; column++)
+            for (long c = 0; c < m->channels; c++) image[row * m->by_row + column * m->by_column + c] = 0;
+}
+
+/* One share of the images: factors of the gradient, kept for that of the weights, and, if wanted, the gradient of x. */
+INLINE void backward(Matrix input, Matrix output, int tile, int taps, const Sizes *n, long share, const float *grad,
+                     const float *weight, float *y_hat, float *room, float *grad_x) {
+    const int side = tile + taps - 1;
+    const Plan p = plan_of(n);
+    const long reach = side * n->stride - n->padding;
+    const int overlap = p.tiles > 1 || reach < n->x.rows || reach < n->x.columns;
+    float *product = room + share * n->factors * p.product_x;
+    for (long group = p.groups * share / n->shares; group < p.groups * (share + 1) / n->shares; group++) {
+        if (grad_x && overlap)
+            for (long i = group * p.images; i < least(n->images, (group + 1) * p.images); i++)
+                clear(&n->x, grad_x + i * n->x.by_image);
+        for (long piece = 0; piece < p.blocks; piece++) {
+            const Block b = block_of(n, &p, group, piece);
+            float *factors = y_hat + b.number * n->factors * p.y;
+            block_to_factors(output, side, tile, n, &p, &n->y, &b, tile, 1, 0, grad, factors, p.y);
+            if (!grad_x) continue;
+            for (int k = 0; k < side * side; k++)
+                block_product(n->block, n->y.channels, p.inputs, factors + k * p.y, weight + k * p.weight_back,
+                              product + k * p.product_x, p.wide_inputs);
+            for (long i = b.first; i < b.first + b.count; i++)
+                for (long phase = 0; phase < n->stride * n->stride; phase++)
+                    for (long c = 0; c < n->x.channels; c += LANES)
+                        from_factors(input, side, side, &n->x, grad_x + i / p.tiles * n->x.by_image + c,
+                                     top_of(n, i, tile) * n->stride + phase / n->stride - n->padding,
+                                     left_of(n, i, tile) * n->stride + phase % n->stride - n->padding, n->stride,
+                                     least(LANES, n->x.channels - c),
+                                     product + (i - b.first) * p.wide_inputs + phase * n->x.channels + c, p.product_x,
+                                     overlap);
+        }
+    }
+}
+
+/* The gradient of one output's weights out of its factors. */
+INLINE void weight_gradient(Matrix M, int side, int taps, const Sizes *n, const Plan *p, long o, const float *factors,
+                            float *grad_w) {
+    for (long phase = 0; phase < n->stride * n->stride; phase++)
+        for (long c = 0; c < n->x.channels; c += LANES)
+            from_factors(M, side, taps, &n->weight, grad_w + o * n->weight.by_image + c * n->weight.by_channel,
+                         phase / n->stride, phase % n->stride, n->stride, least(LANES, n->x.channels - c),
+                         factors + o * p->wide_inputs + phase * n->x.channels + c, p->grad, 0);
+}
+
+/* The loops are written for each matrix: a loop that threads share is a function of its own, which must see constants. */
 #define ALL(TILE, TAPS)                                                                                                \
-    MAPS(INPUT, TILE, TAPS, TILE + TAPS - 1)                                                                           \
-    MAPS(WEIGHT, TILE, TAPS, TAPS)                                                                                     \
-    MAPS(OUTPUT, TILE, TAPS, TILE)
+    void weights_##TILE##_##TAPS(Sizes n, const float *weight, float *factors) {                                       \
+        const Plan p = plan_of(&n);                                                                                    \
+        _Pragma("omp parallel for") for (long block = 0; block < whole(n.y.channels, LANES) * n.stride * n.stride;     \
+                                         block++)                                                                      \
+            weight_factors(WEIGHT_##TILE##_##TAPS, TILE + TAPS - 1, TAPS, &n, &p, 0, block, weight, factors);          \
+    }                                                                                                                  \
+    void forward_##TILE##_##TAPS(Sizes n, const float *x, const float *weight, float *x_hat, float *room, float *y) {  \
+        _Pragma("omp parallel for") for (long share = 0; share < n.shares; share++)                                    \
+            forward(INPUT_##TILE##_##TAPS, OUTPUT_##TILE##_##TAPS, TILE, TAPS, &n, share, x, weight, x_hat, room, y);  \
+    }                                                                                                                  \
+    /* One parallel region: threads wait for each other between its parts, but do not end. */                          \
+    void backward_##TILE##_##TAPS(Sizes n, const float *grad, const float *weight, const float *x_hat, float *w_hat,   \
+                                  float *y_hat, float *room, float *grad_x, float *grad_w) {                           \
+        const Plan p = plan_of(&n);                                                                                    \
+        const long blocks = grad_x ? n.stride * n.stride * whole(n.x.channels, LANES) : 0;                             \
+        const long factors = grad_w ? n.factors : 0, outputs = grad_w ? n.y.channels : 0;                              \
+        _Pragma("omp parallel") {                                                                                      \
+            _Pragma("omp for") for (long block = 0; block < blocks; block++)                                           \
+                weight_factors(WEIGHT_##TILE##_##TAPS, TILE + TAPS - 1, TAPS, &n, &p, 1, block, weight, w_hat);        \
+            _Pragma("omp for") for (long share = 0; share < n.shares; share++)                                         \
+                backward(INPUT_##TILE##_##TAPS, OUTPUT_##TILE##_##TAPS, TILE, TAPS, &n, share, grad, w_hat, y_hat,     \
+                         room, grad_x);                                                                                \
+            _Pragma("omp for") for (long k = 0; k < factors; k++)                                                      \
+                weight_product(&n, &p, x_hat + k * p.x, y_hat + k * p.y, room + k * p.grad);                           \
+            _Pragma("omp for") for (long o = 0; o < outputs; o++)                                                      \
+                weight_gradient(WEIGHT_##TILE##_##TAPS, TILE + TAPS - 1, TAPS, &n, &p, o, room, grad_w);               \
+        }                                                                                                              \
+    }
 
 ALL(4, 3)
 ALL(6, 3)

@@ -9,11 +9,12 @@ factors, of which those with the same number are multiplied as matrices from cha
 That is 36 products for 16 pixels instead of 144, or 64 for 36 instead of 324. A convolution of stride 2 is the sum of
 four of stride 1, one for each phase of rows and columns modulo 2, with kernels half as large; the phases are just more
 channels. A 4x4 kernel becomes four of 2x2: 4 · 49 products for 36 pixels instead of 576. Gradients are the adjoint
-maps. The transforms are loops in C, each one pass over memory (`tiles.c`); where there are none, it is not used.
+maps. Everything is loops in C (`tiles.c`), which take a few tiles at a time from pixels to pixels, in cache; where
+there are none, it is not used.
 """
 
 import ctypes
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -21,21 +22,32 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from torchcaps.kernels import native, workspace
+from torchcaps.kernels import native, operands, workspace
 from torchcaps.kernels.remembered import remembered
+from torchcaps.kernels.transforms import empty_map, is_pixel_major
 
 TILES, STRIDES = {2: (6,), 3: (4, 6)}, (1, 2)
 """Sides of tiles, by that of the kernel in one phase; strides of convolutions."""
-Kind = Literal["INPUT", "WEIGHT", "OUTPUT"]
+TILES_AT_ONCE = 16
+"""Whose factors stay in cache from transform to transform."""
+
+
+class _Map(ctypes.Structure):
+    """As in `tiles.c`."""
+
+    _fields_ = [
+        *((name, ctypes.c_long) for name in ("rows", "columns", "channels")),
+        *((name, ctypes.c_long) for name in ("by_image", "by_row", "by_column", "by_channel")),
+    ]
 
 
 class _Sizes(ctypes.Structure):
     """As in `tiles.c`."""
 
     _fields_ = [
-        *((name, ctypes.c_long) for name in ("images", "rows", "columns", "channels")),
-        *((name, ctypes.c_long) for name in ("by_image", "by_row", "by_column", "down", "across")),
-        *((name, ctypes.c_long) for name in ("first", "step", "stride")),
+        *((name, _Map) for name in ("x", "y", "weight")),
+        *((name, ctypes.c_long) for name in ("images", "down", "across", "stride", "padding")),
+        *((name, ctypes.c_long) for name in ("factors", "block", "shares")),
     ]
 
 
@@ -71,10 +83,6 @@ class Cut(NamedTuple):
         """For each pair of channels."""
         return self.factors * self.down * self.across
 
-    @property
-    def of_weight(self) -> "Cut":
-        return self._replace(down=1, across=1)
-
 
 def cut(outputs: tuple[int, int], taps: int = 3) -> Cut:
     """Into the tiles that take fewer products; the smaller ones, which round less, if both take as many."""
@@ -91,19 +99,17 @@ def winograd_conv2d(
     padding: int = 0,
 ) -> Float[Tensor, "b o yh yw"]:
     """What `conv2d(x, weight, bias, stride, padding)` returns."""
+    operands.check_convolution(x, weight, None, stride, padding)
     side = weight.shape[3]
     assert knows((weight.shape[2], side), stride), "supports() was not asked"
     height, width = ((size + 2 * padding - side) // stride + 1 for size in x.shape[2:])
     tiles = cut((height, width), taps_of(side, stride))
-    differentiated = torch.is_grad_enabled()
-    name = ("tiles", tiles.tile, stride)
-    w_hat = None if differentiated else remembered(weight, name, partial(weight_factors, tiles=tiles, stride=stride))
+    name = ("tiles", tiles, stride)
+    w_hat = None
+    if not torch.is_grad_enabled():
+        w_hat = remembered(weight, name, partial(_weight_factors, tiles=tiles, stride=stride))
     y: Tensor = _Winograd.apply(x, weight, w_hat, (height, width), tiles, stride, padding)  # pyright: ignore[reportAssignmentType]
     return y if bias is None else y + bias[:, None, None]
-
-
-def weight_factors(weight: Float[Tensor, "o c k k"], tiles: Cut, stride: int) -> Float[Tensor, "f o sc"]:
-    return _to_factors("WEIGHT", weight, tiles.of_weight, stride)
 
 
 class _Winograd(torch.autograd.Function):
@@ -119,82 +125,106 @@ class _Winograd(torch.autograd.Function):
         padding: int,
     ) -> Tensor:
         """`w_hat` is given where nothing will be differentiated."""
-        x_hat = _to_factors("INPUT", x, tiles, stride, padding)
-        differentiated = w_hat is None
-        w_hat = weight_factors(weight, tiles, stride) if w_hat is None else w_hat
-        y_hat = workspace.take(tiles.factors, x_hat.shape[1], len(weight), like=x)
-        torch.bmm(x_hat, w_hat.transpose(1, 2), out=y_hat)
-        y = _from_factors("OUTPUT", y_hat, (len(x), len(weight), *outputs), tiles, pixel_major=True)
-        workspace.give(y_hat)
-        if differentiated:
-            ctx.hats, ctx.shapes = (x_hat, w_hat), (x.shape, weight.shape)
-            ctx.tiles, ctx.stride, ctx.padding = tiles, stride, padding
-            ctx.pixel_major = x.permute(2, 3, 0, 1).is_contiguous()
-        else:
-            workspace.give(x_hat)
+        x = x if x.stride(1) == 1 else x.contiguous(memory_format=torch.channels_last)
+        pixel_major = is_pixel_major(x) and not x.is_contiguous(memory_format=torch.channels_last)
+        y = empty_map((len(x), len(weight), *outputs), pixel_major, x)
+        sizes = _sizes(x, y, weight, tiles, stride, padding)
+        memory = _memory(sizes)
+        x_hat = None
+        if w_hat is None:
+            w_hat = _weight_factors(weight, tiles, stride)
+            x_hat = workspace.take(memory.x, like=x)
+        room = workspace.take(memory.forward, like=x)
+        _loop("forward", tiles)(sizes, *native.pointers(x, w_hat, x_hat, room, y))
+        workspace.give(room)
+        if x_hat is not None:
+            workspace.give(w_hat)
+            ctx.save_for_backward(weight)
+            ctx.x_hat, ctx.sizes, ctx.tiles = x_hat, sizes, tiles
+            ctx.pixel_major, ctx.shape = pixel_major, x.shape
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if ctx.hats is None:
-            raise RuntimeError("this graph was freed by an earlier backward pass; use retain_graph=True there")
-        (x_hat, w_hat), (x_shape, w_shape) = ctx.hats, ctx.shapes
-        y_hat = _to_factors("OUTPUT", grad, ctx.tiles)
-        grad_x = grad_w = None
+        (weight,), sizes = ctx.saved_tensors, ctx.sizes
+        grad = grad if grad.stride(1) == 1 else grad.contiguous(memory_format=torch.channels_last)
+        sizes.y = _map(grad)
+        memory = _memory(sizes)
+        y_hat, room = workspace.take(memory.y, like=grad), workspace.take(memory.backward, like=grad)
+        w_hat = grad_x = grad_w = None
         if ctx.needs_input_grad[0]:
-            hat = torch.bmm(y_hat, w_hat, out=workspace.take(*x_hat.shape, like=grad))
-            grad_x = _from_factors("INPUT", hat, x_shape, ctx.tiles, ctx.stride, ctx.padding, ctx.pixel_major)
-            workspace.give(hat)
+            grad_x = empty_map(ctx.shape, ctx.pixel_major, grad)
+            sizes.x = _map(grad_x)
+            w_hat = workspace.take(memory.weight_back, like=grad)
         if ctx.needs_input_grad[1]:
-            hat = torch.bmm(y_hat.transpose(1, 2), x_hat, out=workspace.take(*w_hat.shape, like=grad))
-            grad_w = _from_factors("WEIGHT", hat, w_shape, ctx.tiles.of_weight, ctx.stride)
-            workspace.give(hat)
-        workspace.give(y_hat)
+            grad_w = torch.empty_like(weight)
+        _loop("backward", ctx.tiles)(
+            sizes, *native.pointers(grad, weight, ctx.x_hat, w_hat, y_hat, room, grad_x, grad_w)
+        )
+        workspace.give(y_hat, room, *(() if w_hat is None else (w_hat,)))
         if not torch._C._autograd._get_current_graph_task_keep_graph():  # pyright: ignore[reportAttributeAccessIssue]
-            workspace.give(x_hat, w_hat)
-            ctx.hats = None
+            workspace.give(ctx.x_hat)
+            ctx.x_hat = None
         return grad_x, grad_w, None, None, None, None, None
 
 
-def _to_factors(kind: Kind, x: Tensor, tiles: Cut, stride: int = 1, padding: int = 0) -> Float[Tensor, "f bt sc"]:
-    if x.stride(1) != 1:
-        x = x.contiguous(memory_format=torch.channels_last)
-    factors = workspace.take(tiles.factors, len(x) * tiles.down * tiles.across, stride**2 * x.shape[1], like=x)
-    loop = _loop(f"{kind}_to_factors_{tiles.tile}_{tiles.taps}")
-    loop(_sizes(x, tiles, stride, padding), *native.pointers(x, factors))
-    return factors
+def _weight_factors(weight: Float[Tensor, "o c k k"], tiles: Cut, stride: int) -> Tensor:
+    """As the products of `forward` read them."""
+    sizes = _sizes(weight, weight.transpose(0, 1), weight, tiles, stride, 0)  # of x and y, only the channels matter
+    w_hat = workspace.take(_memory(sizes).weight, like=weight)
+    _loop("weights", tiles)(sizes, *native.pointers(weight, w_hat))
+    return w_hat
 
 
-def _from_factors(
-    kind: Kind,
-    factors: Float[Tensor, "f bt sc"],
-    shape: tuple[int, ...],
-    tiles: Cut,
-    stride: int = 1,
-    padding: int = 0,
-    pixel_major: bool = False,
-) -> Float[Tensor, "b c h w"]:
-    """The adjoint of `_to_factors`, laid out as `[h w b c]` if `pixel_major`, else as `[b h w c]`."""
-    b, c, h, w = shape
-    if pixel_major:
-        x = factors.new_zeros(h, w, b, c).permute(2, 3, 0, 1)
-    else:
-        x = factors.new_zeros(b, h, w, c).permute(0, 3, 1, 2)
-    loop = _loop(f"{kind}_from_factors_{tiles.tile}_{tiles.taps}")
-    loop(_sizes(x, tiles, stride, padding), *native.pointers(factors, x))
-    return x
+class _Memory(NamedTuple):
+    """Numbers of what `tiles_memory` in `tiles.c` lists."""
+
+    weight: int
+    weight_back: int
+    x: int
+    y: int
+    forward: int
+    backward: int
 
 
-def _loop(name: str) -> Any:
+def _memory(sizes: _Sizes) -> _Memory:
+    counts = (ctypes.c_long * len(_Memory._fields))()
+    _loops().tiles_memory(sizes, counts)
+    return _Memory(*counts)
+
+
+def _loop(name: Literal["weights", "forward", "backward"], tiles: Cut) -> Any:
+    return getattr(_loops(), f"{name}_{tiles.tile}_{tiles.taps}")
+
+
+@lru_cache(maxsize=1)
+def _loops() -> Any:
     library = native.library("tiles")
     assert library is not None, "supports() was not asked"
-    function = library[name]
-    function.argtypes, function.restype = [_Sizes, ctypes.c_void_p, ctypes.c_void_p], None
-    return function
+    library.tiles_memory.argtypes = [_Sizes, ctypes.POINTER(ctypes.c_long)]
+    library.tiles_memory.restype, library.tiles_rows.restype = None, ctypes.c_long
+    library.tiles_rows.argtypes = []
+    pointers = {"weights": 2, "forward": 5, "backward": 8}
+    for taps, sides in TILES.items():
+        for name, count in pointers.items():
+            for side in sides:
+                function = getattr(library, f"{name}_{side}_{taps}")
+                function.argtypes, function.restype = [_Sizes, *[ctypes.c_void_p] * count], None
+    return library
 
 
-def _sizes(x: Float[Tensor, "b c h w"], tiles: Cut, stride: int, padding: int) -> _Sizes:
-    b, c, h, w = x.shape
-    steps = x.stride(0), x.stride(2), x.stride(3)
-    return _Sizes(b, h, w, c, *steps, tiles.down, tiles.across, -padding, tiles.tile, stride)
+def _sizes(x: Tensor, y: Tensor, weight: Tensor, tiles: Cut, stride: int, padding: int) -> _Sizes:
+    """No number depends on the last two."""
+    shares = torch.get_num_threads()
+    rows = _loops().tiles_rows()
+    count = min(TILES_AT_ONCE, -(-len(x) * tiles.down * tiles.across // shares))
+    block = -(-count // rows) * rows
+    counts = len(x), tiles.down, tiles.across, stride, padding, tiles.factors, block, shares
+    return _Sizes(_map(x), _map(y), _map(weight), *counts)
+
+
+def _map(x: Float[Tensor, "b c h w"]) -> _Map:
+    _, channels, rows, columns = x.shape
+    by_image, by_channel, by_row, by_column = x.stride()
+    return _Map(rows, columns, channels, by_image, by_row, by_column, by_channel)

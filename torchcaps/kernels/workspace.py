@@ -16,6 +16,8 @@ KEPT = 4
 # Of <malloc.h>: no allocation of its own mapping, which goes when it is freed; the heap does not shrink.
 _MALLOPT = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, 2**31 - 1), "M_TOP_PAD": (-2, 1 << 26)}
 
+_ARENA_MAX = -8
+
 _free: list[Tensor] = []
 _lock = threading.Lock()
 
@@ -29,6 +31,20 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         for parameter, value in _MALLOPT.values():
             mallopt(parameter, value)
+
+
+def share_freed_memory() -> None:
+    """One heap for all threads from now on: of a thread's own heap, `return_freed_memory` cannot return the end."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_ARENA_MAX, 1)
+
+
+def return_freed_memory() -> None:
+    """Ask the C library to return to the system, once, what is free now."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def take(*shape: int, like: Tensor) -> Tensor:
