@@ -4,7 +4,7 @@ import pytest
 
 from torchcaps.experiments.base import Study
 from torchcaps.experiments.overlap_controls import CAPSULES, CONTROLS, NETWORKS, _claim, plan
-from torchcaps.experiments.statistics import adjusted, difference
+from torchcaps.experiments.verdicts import settled
 from torchcaps.models.registry import configure, count_parameters, create_model
 
 
@@ -32,14 +32,17 @@ def test_the_controls_lack_what_they_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("control", "holds"),
-    [([0.80, 0.81, 0.80, 0.79, 0.80], True), ([0.91, 0.89, 0.90, 0.92, 0.88], None), ([0.95] * 5, False)],
+    ("control", "word"),
+    [
+        ([0.80, 0.81, 0.80, 0.79, 0.80], "holds"),
+        ([0.91, 0.89, 0.90, 0.92, 0.88], "undecided"),
+        ([0.95] * 5, "refuted"),
+    ],
 )
-def test_claims_are_decided_over_seeds(control: list[float], holds: bool | None) -> None:
+def test_claims_are_decided_over_seeds(control: list[float], word: str) -> None:
     accuracy = {CAPSULES: [0.90, 0.91, 0.89, 0.90, 0.90], CONTROLS[2]: control}
-    (estimate,) = adjusted([difference(accuracy[CAPSULES], control)])
     tests = [{"p": 0.01, "mean": 0.02}, {"p": 0.01, "mean": -0.01}, {"p": 0.2, "mean": 0.5}]
-    found = _claim(CONTROLS[2], estimate, accuracy, tests)
-    assert found.holds is holds
+    (found,) = settled([_claim(CONTROLS[2], accuracy, tests)])
+    assert found.word == word
     assert "by McNemar ahead in 1, behind in 1 of 3 seeds" in found.note
     assert found.ours == pytest.approx(sum(accuracy[CAPSULES]) / 5 - sum(control) / 5)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from torchcaps.experiments.page import render
+from results_page import render
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,13 +26,22 @@ def test_the_page_shows_paper_ours_and_verdict(tmp_path: Path) -> None:
     machine = {"threads": 1, "processor": "CPU"}
     rows = {"a": {"machine": machine, "commit": "b2"}, "b": {"machine": machine, "commit": "a1"}}
     asked = {**summary, "experiment": "svhn", "not_run": "no SVHN", "about": "is it read?"}
-    for name, content in (("table1", summary), ("svhn", asked)):
-        (tmp_path / name / "quick").mkdir(parents=True)
-        (tmp_path / name / "quick" / "summary.json").write_text(json.dumps(content))
-        (tmp_path / name / "quick" / "rows.json").write_text(json.dumps({"rows": rows}))
+    decided = {**verdict, "verdict": "refuted", "reason": "", "note": "", "interval": [0.0036, 0.0046], "p": 0.0123}
+    longer = {**summary, "preset": "standard", "verdicts": [decided, {**decided, "verdict": "not tested",
+              "reason": "9,000 of 300,000 steps"}]}  # fmt: skip
+    for name, content in (("table1", summary), ("svhn", asked), ("table1", longer)):
+        folder = tmp_path / name / content["preset"]
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text(json.dumps(content))
+        (folder / "rows.json").write_text(json.dumps({"rows": rows}))
     page = render(tmp_path)
     assert page == render(tmp_path)
-    assert "| MNIST error | 0.25 % | 0.41 ± 0.03 % | 3 | does not hold | small |" in page
+    assert "| MNIST error | 0.25 % | 0.41 ± 0.03 % |  | 3 |  | not tested | small |" in page, (
+        "judged by the rule of today"
+    )
+    assert "| MNIST error | 0.25 % | 0.41 ± 0.03 % | 0.36 to 0.46 % | 3 | 0.012 | refuted |  |" in page
+    assert "| not tested | 9,000 of 300,000 steps |" in page
+    assert "| [table1](#table1-standard) | standard |  | 1 |  | 1 |" in page
     assert "Not run: no SVHN." in page
     assert "Errors on MNIST. Table 1." in page
     assert "Is it read? Table 1." in page

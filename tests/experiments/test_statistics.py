@@ -7,30 +7,64 @@ import pytest
 from scipy import stats
 
 from torchcaps.core.errors import UserError
-from torchcaps.experiments.statistics import adjusted, difference, margin, mcnemar, verdict
+from torchcaps.experiments.statistics import (
+    LEVEL,
+    adjusted,
+    difference,
+    holm,
+    margin,
+    mcnemar,
+    seeds_needed,
+    t_test,
+    verdict,
+)
+from torchcaps.experiments.verdicts import compared, judged, settled
 
 EXPERIMENTS = 10_000
+CHANCE = 3 * math.sqrt(0.05 * 0.95 / EXPERIMENTS)
+"""Three standard errors of so many simulations: 0.65 points."""
 
 
-def decided_share(claims: int, seeds: int, correlation: float, generator: np.random.Generator) -> float:
-    """Experiments in which at least one claim is decided although both networks are equally good."""
-    shared = generator.normal(size=(EXPERIMENTS, 1, seeds, 1)) * math.sqrt(correlation)
-    scores = shared + generator.normal(size=(EXPERIMENTS, claims, seeds, 2)) * math.sqrt(1 - correlation)
-    wrong = 0
-    for experiment in scores:
-        estimates = adjusted([difference(claim[:, 0].tolist(), claim[:, 1].tolist()) for claim in experiment])
-        wrong += any(verdict(estimate) != "undecided" for estimate in estimates)
-    return wrong / len(scores)
+def null_data(claims: int, seeds: int, correlation: float) -> np.ndarray:
+    """Differences of equally good networks, by experiment, claim and seed; what the claims share is correlated."""
+    generator = np.random.default_rng(claims)
+    shared = generator.normal(size=(EXPERIMENTS, 1, seeds)) * math.sqrt(correlation)
+    return shared + generator.normal(size=(EXPERIMENTS, claims, seeds)) * math.sqrt(1 - correlation)
 
 
-@pytest.mark.parametrize(("claims", "seeds", "correlation"), [(1, 5, 0.0), (3, 5, 0.5), (6, 8, 0.0)])
+@pytest.mark.parametrize(
+    ("claims", "seeds", "correlation"), [(1, 5, 0.0), (3, 5, 0.5), (6, 8, 0.0), (13, 5, 0.0), (18, 5, 0.5)]
+)
 def test_without_a_difference_at_most_one_experiment_in_twenty_decides(
     claims: int, seeds: int, correlation: float
 ) -> None:
-    """Three standard errors of 10,000 simulations are 0.65 points."""
-    share = decided_share(claims, seeds, correlation, np.random.default_rng(claims))
-    assert share <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / EXPERIMENTS)
+    *_, p = t_test(null_data(claims, seeds, correlation))
+    share = (holm(p) <= LEVEL).any(-1).mean()
+    assert share <= 0.05 + CHANCE
     assert share > 0.02, "a rule that decides nothing would pass too"
+
+
+def test_claims_that_can_only_hold_do_not_raise_the_error_rate() -> None:
+    """Of claims whose budget was cut, those with the right sign are decided with the others."""
+    mean, _, p = t_test(null_data(6, 5, 0.0))
+    cut = np.arange(6) < 4
+    together = ~cut | (mean > 0)
+    smallest = np.where(together, p, 1.0).min(-1)
+    share = (smallest * together.sum(-1) <= LEVEL).mean()
+    assert 0.02 < share <= 0.05 + CHANCE
+
+
+def test_the_rule_as_it_is_applied_is_the_one_that_was_simulated() -> None:
+    data = null_data(3, 5, 0.0)[:200] + 0.8
+    *_, p = t_test(data)
+    expected = holm(p)
+    for experiment, corrected in zip(data, expected, strict=True):
+        claims = [compared(f"claim {n}", gaps.tolist(), [0.0] * 5, None) for n, gaps in enumerate(experiment)]
+        found = settled(claims)
+        assert [one.estimate.adjusted for one in found] == pytest.approx(corrected.tolist())
+        words = ["undecided" if p > LEVEL else "holds" if gap.mean() > 0 else "refuted"
+                 for p, gap in zip(corrected, experiment, strict=True)]  # fmt: skip
+        assert [one.word for one in found] == words
 
 
 def test_two_or_three_seeds_never_decide() -> None:
@@ -43,6 +77,31 @@ def test_a_clear_difference_is_found_and_its_sign_counts() -> None:
     assert verdict(difference(ahead, behind)) == "holds"
     assert verdict(difference(behind, ahead)) == "refuted"
     assert verdict(difference(ahead, behind), cut="300 of 300,000 steps") == "not tested"
+
+
+def test_a_number_can_be_reached_but_not_refuted_by_a_budget_that_was_cut() -> None:
+    good, bad = [0.0020, 0.0021, 0.0019, 0.0022, 0.0020], [0.0040, 0.0041, 0.0039, 0.0042, 0.0040]
+    words = [
+        settled([judged("error", values, 0.0025, at_most=True, cut=cut)])[0].word
+        for cut in ("", "fewer steps")
+        for values in (good, bad)
+    ]
+    assert words == ["holds", "refuted", "holds", "not tested"]
+    (gap,) = settled([compared("less", bad, good, None)], cut="quick budget")
+    assert (gap.word, gap.reason) == ("not tested", "quick budget")
+
+
+def test_what_is_undecided_says_what_it_would_take() -> None:
+    noisy = settled([compared("better", [0.9, 0.8, 0.95, 0.7, 0.9], [0.8, 0.9, 0.9, 0.6, 0.8], None)])[0]
+    needed = seeds_needed(noisy.estimate)
+    assert noisy.word == "undecided"
+    assert needed > 5
+    assert f"about {needed} seeds" in noisy.reason
+    few = settled([compared("better", [0.9, 0.8], [0.5, 0.4], None)])[0]
+    assert (few.word, few.reason) == ("undecided", "2 of the 5 seeds that a decision takes")
+    kept = few.as_json()
+    assert {"claim", "ours", "spread", "seeds", "verdict", "reason", "interval", "p", "test"} <= kept.keys()
+    assert settled([judged("error", [0.1], None, at_most=True)])[0].as_json()["verdict"] == "measured"
 
 
 def test_estimates_are_those_of_scipy() -> None:

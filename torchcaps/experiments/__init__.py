@@ -34,8 +34,15 @@ EXPERIMENTS: dict[str, Entry] = {
     "viewpoints": Entry("viewpoints", "toys from viewpoints never shown: matrix capsules against a CNN"),
     "svhn": Entry("svhn", "house numbers with the smaller network"),
     "equivariance": Entry("equivariance", "a digit turns: does its capsule's length stay, its vector move?"),
+    "few-dimensions": Entry(
+        "few_dimensions", "capsules of two and of four dimensions; the margin loss of a right and a wrong capsule"
+    ),
     "less-data": Entry("less_data", "accuracy against the number of training examples, against a CNN"),
     "picasso": Entry("picasso", "is a face with its parts swapped still taken for a face?"),
+    "explaining-away": Entry(
+        "explaining_away", "two digits share pixels: does one claim more of them once the other is gone?"
+    ),
+    "ablations": Entry("ablations", "the paper's choices, each changed alone: loss, decoder, sizes, max-pooling"),
     "parse-tree": Entry("parse_tree", "the tree that routing carves out of the network, and how much of a tree it is"),
     "routings": Entry(
         "routings", "every routing and two controls on equal terms: scores, costs, what the couplings do"

@@ -21,13 +21,14 @@ from torchcaps.core.functional import present
 from torchcaps.data.sets import ScoredSet
 from torchcaps.data.synthetic.crowds import Crowd
 from torchcaps.experiments import fig5
-from torchcaps.experiments.base import Study, Trial, Verdict, judged
+from torchcaps.experiments.base import Study, Trial
+from torchcaps.experiments.verdicts import Verdict, judged
 from torchcaps.training.scoring import INK
 from torchcaps.viz.figures import style, titled_rows
 from torchcaps.viz.figures.style import overlaid
 
 PAPER = "Sabour, Frosst and Hinton 2017, sections 6 (footnote 3) and 8"
-CUT = "the small network with the weights in the package"
+CUT = dict.fromkeys(("quick", "standard"), "the small network with the weights in the package")
 CROWDS = {
     "one digit": (1, False),
     "two different digits": (2, False),
@@ -82,7 +83,7 @@ def _iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def run(study: Study) -> list[Verdict]:
     model, weights = study.network(fig5.trial(), "capsnet-multimnist-small")
-    name, count = study.pick(quick=("mnist", 5000), paper=("mnist", 5000), smoke=("mnist-mini", 200))
+    name, count = ("mnist-mini", 200) if study.preset == "smoke" else ("mnist", 5000)
     digits = data.images(name, "test")
     crowds = {title: Crowd(digits, objects, same, count) for title, (objects, same) in CROWDS.items()}
     told = {
@@ -113,7 +114,7 @@ def run(study: Study) -> list[Verdict]:
         limit=0.5,
     )
     two = "a class has one capsule, and a capsule one length"
-    return [*right, one, Verdict(f"{SAME}: told that there are two", None, 0.0, None, 0, False, two)]
+    return [*right, one, Verdict(f"{SAME}: told that there are two", None, 0.0, None, 0, note=two)]
 
 
 def _pictures(model: nn.Module, crowds: dict[str, Crowd]) -> list[tuple[str, torch.Tensor]]:

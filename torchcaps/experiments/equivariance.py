@@ -12,33 +12,40 @@ from torch import Tensor, nn
 
 from torchcaps.analysis import probes
 from torchcaps.data import images as read_images
-from torchcaps.data.sets import to_float
+from torchcaps.data.sets import ImageSet, to_float
 from torchcaps.data.transforms import affine, affine_matrices
-from torchcaps.experiments import protocols
-from torchcaps.experiments.base import Study, Trial, Verdict, compared, judged
+from torchcaps.experiments import protocols, search
+from torchcaps.experiments.base import Study, Trial
+from torchcaps.experiments.verdicts import Verdict, compared, judged
 from torchcaps.models.baseline import CNN
 from torchcaps.viz.figures import Curve, curves, style
 
 PAPER = "Srihari, Capsule Networks (lecture), 'Example of capsule and output vector'; Sabour et al. 2017, section 1"
-CUT = "the small CapsNet with the weights in the package, the small CNN, 2,000 steps; one training each"
+CUT = {
+    "quick": "the small networks, 500 steps, 1,000 images",
+    "standard": "the small networks, 3,000 steps a training, 2,000 images",
+}
+KINDS = {"CapsNet": "capsnet-mnist", "CNN": "cnn-mnist"}
 RANGES = {"rotation": (-30.0, 30.0), "scale": (0.75, 1.25), "shift": (-4.0, 4.0)}
 UNITS = {"rotation": "degrees", "scale": "times", "shift": "pixels to the right"}
 STEPS = 13
 RIDGE = 1e-3
 
 
-def _trials(study: Study) -> dict[str, Trial]:
-    small = study.pick(quick="-small", paper="", smoke="-small")
-    data = study.pick(quick="mnist", paper="mnist", smoke="mnist-mini")
-    training = study.pick(quick={"steps": 2000}, paper=protocols.MNIST, smoke=protocols.SMOKE)
+def _groups(study: Study) -> dict[str, list[Trial]]:
+    small, data = "" if study.preset == "paper" else "-small", "mnist-mini" if study.preset == "smoke" else "mnist"
+    training = study.pick(
+        quick={"steps": 500}, standard={"steps": 3000, "validation": 0}, paper=protocols.MNIST, smoke=protocols.SMOKE
+    )
+    seeds = study.seeds_or(study.pick(quick=1, standard=5, paper=1, smoke=1))
     return {
-        kind: Trial(kind.lower(), f"{kind.lower()}-mnist{small}", data, 0, {}, training) for kind in ("CapsNet", "CNN")
+        kind: [Trial(f"{kind.lower()}-{s}", model + small, data, s, {}, dict(training)) for s in seeds]
+        for kind, model in KINDS.items()
     }
 
 
 def plan(study: Study) -> list[Trial]:
-    trials = _trials(study)
-    return list(trials.values()) if study.preset == "paper" else [trials["CNN"]]
+    return search.planned(study, _groups(study))
 
 
 def moved(pictures: Float[Tensor, "n c h w"], what: str) -> tuple[Float[Tensor, "s"], Float[Tensor, "s n c h w"]]:
@@ -106,48 +113,63 @@ def measure(model: nn.Module, pictures: Float[Tensor, "n c h w"], labels: Tensor
     }
 
 
+Found = dict[str, dict[str, list[dict]]]
+"""By network and by what was done to the digits, a measurement of each seed."""
+
+
 def run(study: Study) -> list[Verdict]:
-    trials = _trials(study)
-    capsnet, weights = study.network(trials["CapsNet"], "capsnet-mnist-small")
-    cnn, cnn_weights = study.model(trials["CNN"]), study.train(trials["CNN"])["weights_sha256"]
-    count = study.pick(quick=1000, paper=10_000, smoke=200)
-    test = read_images(trials["CNN"].data, "test").take(torch.arange(count))
-    pictures, labels = to_float(test.images), test.labels
-    found = {}
-    for kind, model, sha256 in (("CapsNet", capsnet, weights), ("CNN", cnn, cnn_weights)):
-        right = probes.answer(model, test).hits == 1
-        for what in RANGES:
-            found[kind, what] = study.row(
-                f"{kind.lower()}-{what}",
-                lambda model=model, right=right, what=what: measure(model, pictures[right], labels[right], what),
-                weights=sha256,
-                images=count,
-            )
+    groups = search.tuned(study, _groups(study))
+    study.train_all(search.by_seed(groups))
+    count = study.pick(quick=1000, standard=2000, paper=10_000, smoke=200)
+    test = read_images(groups["CNN"][0].data, "test").take(torch.arange(count))
+    found: Found = {
+        kind: {what: [_measured(study, trial, test, what) for trial in trials] for what in RANGES}
+        for kind, trials in groups.items()
+    }
     with style():
         study.figure("equivariance", _figure(found))
-    verdicts = []
-    for what, (low, high) in RANGES.items():
-        caps, theirs = found["CapsNet", what], found["CNN", what]
-        kept, turned = min(caps["sure"]) / max(caps["sure"]), max(caps["turned"])
-        reach = f"{what} {low:g} to {high:g}"
-        verdicts += [
-            judged(f"{reach}: the capsule keeps 90 % of its length", [kept], None, False,
-                   f"and turns by up to {turned:.0f} degrees", limit=0.9),
-            judged(f"{reach}: the capsule's path is a straight line (R² of at least 0.9)", [caps["linearity"]], None,
-                   False, f"CNN's hidden layer: {theirs['linearity']:.2f}", "", limit=0.9),
-            compared(f"{reach}: it is read off better from the capsule than from the CNN, by (R²)", [caps["readout"]],
-                     [theirs["readout"]], None, f"{caps['readout']:.2f} against {theirs['readout']:.2f}", ""),
-        ]  # fmt: skip
-    return verdicts
+    return [verdict for what in RANGES for verdict in _verdicts(what, found["CapsNet"][what], found["CNN"][what])]
 
 
-def _figure(found: dict[tuple[str, str], dict]) -> Figure:
+def _measured(study: Study, trial: Trial, test: ImageSet, what: str) -> dict:
+    def compute() -> dict[str, object]:
+        model = study.model(trial)
+        right = probes.answer(model, test).hits == 1
+        return measure(model, to_float(test.images)[right], test.labels[right], what)
+
+    weights = study.train(trial)["weights_sha256"]
+    return study.row(f"{trial.name}-{what}", compute, trial.seed, weights=weights, images=len(test))
+
+
+def _verdicts(what: str, caps: list[dict], theirs: list[dict]) -> list[Verdict]:
+    low, high = RANGES[what]
+    reach = f"{what} {low:g} to {high:g}"
+    kept, turned = [min(one["sure"]) / max(one["sure"]) for one in caps], [max(one["turned"]) for one in caps]
+    values = {name: ([one[name] for one in caps], [one[name] for one in theirs]) for name in ("linearity", "readout")}
+
+    def mean(numbers: list[float]) -> float:
+        return sum(numbers) / len(numbers)
+
+    straight, line_of_cnn = values["linearity"]
+    ours, read_of_cnn = values["readout"]
+    return [
+        judged(f"{reach}: the capsule keeps 90 % of its length", kept, None, False,
+               f"and turns by up to {mean(turned):.0f} degrees", limit=0.9),
+        judged(f"{reach}: the capsule's path is a straight line (R² of at least 0.9)", straight, None, False,
+               f"CNN's hidden layer: {mean(line_of_cnn):.2f}", "", limit=0.9),
+        compared(f"{reach}: it is read off better from the capsule than from the CNN, by (R²)", ours, read_of_cnn, None,
+                 f"{mean(ours):.2f} against {mean(read_of_cnn):.2f}", ""),
+    ]  # fmt: skip
+
+
+def _figure(found: Found) -> Figure:
     panels = {}
     for what, (low, high) in RANGES.items():
         x = torch.linspace(low, high, STEPS).tolist()
+        caps, theirs = found["CapsNet"][what], found["CNN"][what]
         panels[f"{what} ({UNITS[what]})"] = {
-            "CapsNet: length": Curve(x, [found["CapsNet", what]["sure"]]),
-            "CNN: probability": Curve(x, [found["CNN", what]["sure"]]),
-            "CapsNet: vector turned (90° is 1)": Curve(x, [[a / 90 for a in found["CapsNet", what]["turned"]]]),
+            "CapsNet: length": Curve(x, [one["sure"] for one in caps]),
+            "CNN: probability": Curve(x, [one["sure"] for one in theirs]),
+            "CapsNet: vector turned (90° is 1)": Curve(x, [[a / 90 for a in one["turned"]] for one in caps]),
         }
     return curves(panels, "", marks=True, share_x=False)

@@ -6,11 +6,12 @@ from torchcaps import data
 from torchcaps.analysis import probes
 from torchcaps.analysis.evaluate import evaluate
 from torchcaps.experiments import protocols
-from torchcaps.experiments.base import Study, Trial, Verdict, judged
+from torchcaps.experiments.base import Study, Trial
+from torchcaps.experiments.verdicts import Verdict, judged
 from torchcaps.viz.figures import reconstructions, style
 
 PAPER = "Sabour, Frosst and Hinton 2017, Figure 3"
-CUT = "the small network with the weights in the package"
+CUT = dict.fromkeys(("quick", "standard"), "the small network with the weights in the package")
 RIGHT, WRONG = 8, 2
 
 
@@ -19,12 +20,12 @@ def _trial() -> Trial:
 
 
 def plan(study: Study) -> list[Trial]:
-    return study.pick(quick=[], paper=[_trial()], smoke=[])
+    return [_trial()] if study.preset == "paper" else []
 
 
 def run(study: Study) -> list[Verdict]:
     model, weights = study.network(_trial(), "capsnet-mnist-small")
-    name = study.pick(quick="mnist", paper="mnist", smoke="mnist-mini")
+    name = "mnist-mini" if study.preset == "smoke" else "mnist"
     test = data.load_test_set(name)
     answers = probes.answer(model, test)
     chosen = probes.samples(answers, RIGHT, 0, WRONG)

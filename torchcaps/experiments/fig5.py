@@ -12,12 +12,14 @@ from torchcaps.analysis import probes
 from torchcaps.analysis.evaluate import evaluate
 from torchcaps.analysis.segmentation import RULES, segmentation
 from torchcaps.experiments import protocols
-from torchcaps.experiments.base import Study, Trial, Verdict, judged
+from torchcaps.experiments.base import Study, Trial
+from torchcaps.experiments.verdicts import Verdict, judged
 from torchcaps.viz.figures import segmentations, style, titled_rows
 from torchcaps.viz.figures.style import overlaid
 
 PAPER = "Sabour, Frosst and Hinton 2017, Figure 5"
-CUT = "the small network with the weights in the package; 10,000 instead of 10 M test pairs"
+_CUT = "the small network with the weights in the package; 10,000 instead of 10 M test pairs"
+CUT = {"quick": _CUT, "standard": _CUT}
 RIGHT, ABSENT, WRONG = 6, 2, 2
 SHOWN = 6
 
@@ -27,12 +29,12 @@ def trial() -> Trial:
 
 
 def plan(study: Study) -> list[Trial]:
-    return study.pick(quick=[], paper=[trial()], smoke=[])
+    return [trial()] if study.preset == "paper" else []
 
 
 def run(study: Study) -> list[Verdict]:
     model, weights = study.network(trial(), "capsnet-multimnist-small")
-    name, pairs = study.pick(quick=("multimnist", 10_000), paper=("multimnist", 10_000), smoke=("multimnist-mini", 200))
+    name, pairs = ("multimnist-mini", 200) if study.preset == "smoke" else ("multimnist", 10_000)
     test = data.load_test_set(name, pairs)
     answers = probes.answer(model, test)
     drawn = probes.redraw(model, test, answers, probes.samples(answers, RIGHT, ABSENT, WRONG))

@@ -1,4 +1,4 @@
-"""All routings compared under equal conditions: the same backbone, the same steps of training, the same seeds.
+"""All routings under equal conditions: the same backbone, steps and seeds, a learning rate of its own for each.
 
 Two networks are trained for each routing and seed: one on digits that are moved about on a 40x40 canvas, scored on
 MNIST's test digits in the middle of it and on affinely transformed ones; one on overlapping digits. Besides the scores,
@@ -27,8 +27,9 @@ from torchcaps.core.functional import coupling_entropy, votes
 from torchcaps.data.sets import Batch, ImageSet, ScoredSet
 from torchcaps.data.synthetic.multimnist import TEST_PAIRS
 from torchcaps.data.transforms import place
-from torchcaps.experiments import protocols
-from torchcaps.experiments.base import Study, Trial, Verdict, compared, mean_and_spread
+from torchcaps.experiments import protocols, search
+from torchcaps.experiments.base import Study, Trial
+from torchcaps.experiments.verdicts import Verdict, compared, mean_and_spread
 from torchcaps.kernels import workspace
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.registry import configure, count_parameters, create_model
@@ -38,9 +39,16 @@ from torchcaps.training.scoring import exact_match
 from torchcaps.viz.figures import Measured, dots, style
 
 PAPER = "the papers of the routings; Paik, Kwak and Kim, Capsule networks need an improved routing algorithm, 2019"
-CUT = "200 steps a training instead of 1,000"
-SEEDS = 3
-STEPS = {"quick": 200, "paper": 1000}
+STEPS = {
+    "quick": {"translated": 200, "multimnist": 200},
+    "standard": {"translated": 500, "multimnist": 900},
+    "paper": {"translated": 1000, "multimnist": 1000},
+}
+CUT = {
+    "quick": "200 steps a training, 3 seeds, the same learning rate for all",
+    "standard": "500 steps on translated digits, 900 on overlapping ones",
+}
+SEEDS = {"quick": 3, "standard": 5, "paper": 5, "smoke": 1}
 SIDE = 40
 DEAD = 0.1
 """The lower margin of the margin loss (Eq. 4 of Sabour et al. 2017): what counts as absent."""
@@ -53,39 +61,35 @@ def _sets(study: Study) -> dict[str, str]:
     real = {"translated": "translated-mnist", "mnist": "mnist", "affnist": "affnist-style", "multimnist": "multimnist"}
     mini = {name: f"{name}-mini" for name in ("mnist", "multimnist")}
     small = {**mini, "translated": "affnist-style-mini", "affnist": "affnist-style-mini"}
-    return study.pick(quick=real, paper=real, smoke=small)
+    return small if study.preset == "smoke" else real
 
 
-def _trials(study: Study, routing: str, seed: int) -> dict[str, Trial]:
-    sets = _sets(study)
-    budget = protocols.SMOKE if study.preset == "smoke" else {"steps": STEPS[study.preset]}
+def _trial(study: Study, routing: str, task: str, seed: int) -> Trial:
+    budget = protocols.SMOKE if study.preset == "smoke" else {"steps": STEPS[study.preset][task]}
+    model, network = {
+        "translated": ("capsnet-mnist-small", {"image": (1, SIDE, SIDE)}),
+        "multimnist": ("capsnet-multimnist-small", {}),
+    }[task]
+    name = f"{routing}-{task}-{seed}"
+    return Trial(name, model, _sets(study)[task], seed, {**network, "routing": routing}, dict(budget))
+
+
+def _groups(study: Study) -> dict[str, list[Trial]]:
+    """By routing and task."""
+    seeds = study.seeds_or(SEEDS[study.preset])
     return {
-        "translated": Trial(
-            f"{routing}-translated-{seed}",
-            "capsnet-mnist-small",
-            sets["translated"],
-            seed,
-            {"image": (1, SIDE, SIDE), "routing": routing},
-            budget,
-        ),
-        "multimnist": Trial(
-            f"{routing}-multimnist-{seed}",
-            "capsnet-multimnist-small",
-            sets["multimnist"],
-            seed,
-            {"routing": routing},
-            budget,
-        ),
+        f"{routing}-{task}": [_trial(study, routing, task, seed) for seed in seeds]
+        for routing in _routings(study)
+        for task in ("translated", "multimnist")
     }
 
 
 def plan(study: Study) -> list[Trial]:
-    seeds, names = study.seeds_or(SEEDS), _routings(study)
-    return [trial for seed in seeds for name in names for trial in _trials(study, name, seed).values()]
+    return search.planned(study, _groups(study))
 
 
 def _routings(study: Study) -> list[str]:
-    return study.pick(quick=list(ROUTINGS), paper=list(ROUTINGS), smoke=["dynamic", "self-routing", CONTROL])
+    return ["dynamic", "self-routing", CONTROL] if study.preset == "smoke" else list(ROUTINGS)
 
 
 def centred(name: str) -> ImageSet:
@@ -167,11 +171,12 @@ def _milliseconds(work: Callable[[], None]) -> float:
     return statistics.median(times)
 
 
-def _measure(study: Study, which: tuple[int, str]) -> dict[str, dict[str, float]]:
+def _measure(study: Study, groups: dict[str, list[Trial]], which: tuple[int, str]) -> dict[str, dict[str, float]]:
     """The measurements of one seed and one routing, by test set."""
     seed, routing = which
-    sets, trials = _sets(study), _trials(study, routing, seed)
-    pairs = study.pick(quick=TEST_PAIRS, paper=TEST_PAIRS, smoke=100)
+    sets = _sets(study)
+    trials = {task: groups[f"{routing}-{task}"][seed] for task in ("translated", "multimnist")}
+    pairs = 100 if study.preset == "smoke" else TEST_PAIRS
     asked: dict[str, tuple[Trial, Callable[[], ScoredSet]]] = {
         "mnist": (trials["translated"], lambda: centred(sets["mnist"])),
         "affnist": (trials["translated"], lambda: data.load_test_set(sets["affnist"])),
@@ -211,20 +216,23 @@ def tabulate(measured: dict[str, list[dict[str, dict[str, float]]]], costs: dict
 
 
 def run(study: Study) -> list[Verdict]:
-    seeds, sets, names, steps = study.seeds_or(SEEDS), _sets(study), _routings(study), STEPS.get(study.preset)
-    batch = study.pick(quick=128, paper=128, smoke=8)
+    seeds, sets, names = study.seeds_or(SEEDS[study.preset]), _sets(study), _routings(study)
+    groups, steps = search.tuned(study, _groups(study)), STEPS.get(study.preset)
+    batch = 8 if study.preset == "smoke" else 128
     # Seed by seed, so that a run that is stopped early still compares all routings.
     which = [(seed, name) for seed in seeds for name in names]
-    study.at_once(partial(_measure, study), which)
-    found = {pair: _measure(study, pair) for pair in which}
+    study.at_once(partial(_measure, study, groups), which)
+    found = {pair: _measure(study, groups, pair) for pair in which}
     networks = {name: asdict(configure("capsnet-multimnist-small", routing=name)) for name in names}
     costs = {
         name: study.row(f"{name}-cost", lambda name=name: cost(name, batch), batch=batch, network=networks[name])
         for name in names
     }
     table = tabulate({name: [found[seed, name] for seed in seeds] for name in names}, costs)
-    weights = [study.train(trial)["weights_sha256"] for trial in plan(study)]
-    study.row("table", lambda: table, steps=steps, sets=sets, weights=weights, costs=costs)
+    trained = {name: [study.train(trial) for trial in group] for name, group in groups.items()}
+    weights = [result["weights_sha256"] for group in trained.values() for result in group]
+    rates = {name: group[0].config.lr for name, group in groups.items()}
+    study.row("table", lambda: table, steps=steps, sets=sets, weights=weights, costs=costs, rates=rates)
     errors = {
         sets[asked]: [Measured(name, [1 - x for x in row[asked]["accuracy"]["values"]]) for name, row in table.items()]
         for asked in ("mnist", "multimnist", "affnist")

@@ -20,7 +20,8 @@ import torch
 from torchcaps import data
 from torchcaps.data.synthetic.multimnist import TEST_PAIRS
 from torchcaps.experiments import protocols
-from torchcaps.experiments.base import Study, Trial, Verdict, compared, judged
+from torchcaps.experiments.base import Study, Trial
+from torchcaps.experiments.verdicts import Verdict, compared, judged
 from torchcaps.kernels.processor_time import one_thread, spent
 from torchcaps.models.registry import create_model
 from torchcaps.training.loop import train_step
@@ -28,8 +29,8 @@ from torchcaps.training.optim import make_optimisers
 from torchcaps.viz.figures import Curve, Measured, curves, dots, style
 
 PAPER = "MultiMNIST + CapsNet, a NumPy reproduction of Sabour, Frosst and Hinton 2017"
-CUT = "one epoch of 187 steps instead of eight; two seeds"
-SEEDS = {"quick": 2, "paper": 5, "smoke": 1}
+CUT = {"quick": "one epoch of 187 steps instead of eight; two seeds", "standard": ""}
+SEEDS = {"quick": 2, "standard": 5, "paper": 5, "smoke": 1}
 PER_EPOCH, EPOCHS = 187, 8
 WARM, TIMED = 3, 15
 """Steps that are left out, and that are timed."""
@@ -152,7 +153,7 @@ def run(study: Study) -> list[Verdict]:
 
 
 def _letter(study: Study, variant: Variant, results: list[dict[str, Any]]) -> list[Verdict]:
-    trial, pairs = _trials(study, variant)[0], study.pick(quick=TEST_PAIRS, paper=TEST_PAIRS, smoke=100)
+    trial, pairs = _trials(study, variant)[0], 100 if study.preset == "smoke" else TEST_PAIRS
     name = trial.data
     mean = study.row(f"{variant.name}-to-mean", lambda: to_mean(name, pairs), data=name, pairs=pairs)
     took = study.row(f"{variant.name}-seconds", lambda: processor_seconds(trial), trial=trial.resolved())
@@ -180,10 +181,8 @@ def _letter(study: Study, variant: Variant, results: list[dict[str, Any]]) -> li
             mean["image"],
             None,
             0,
-            None,
-            means,
-            "",
-            measured=True,
+            note=means,
+            unit="",
         ),
         judged(
             f"{boxes}: seconds of one thread",

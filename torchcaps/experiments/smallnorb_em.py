@@ -11,32 +11,33 @@ from torchcaps.analysis.agreement import vote_distances
 from torchcaps.analysis.probes import answer, pick
 from torchcaps.data.sets import ImageSet
 from torchcaps.experiments import protocols
-from torchcaps.experiments.base import Study, Trial, Verdict, judged
-from torchcaps.experiments.statistics import Estimate, adjusted, difference, verdict
+from torchcaps.experiments.base import Study, Trial
+from torchcaps.experiments.verdicts import Verdict, compared, judged
 from torchcaps.models.matrix import MatrixCaps
 from torchcaps.viz.figures import Measured, dots, style, vote_histograms
 from torchcaps.viz.figures.votes import FULL
 
 PAPER = "Hinton, Sabour and Frosst 2018, Table 1 and Figure 2"
-CUT = "the smaller networks, 3,000 steps a training in batches of 32"
+_CUT = "the smaller networks, 3,000 steps a training in batches of 32"
+CUT = {"quick": _CUT, "standard": _CUT}
+DECIDES = ("quick", "standard", "paper")
 PUBLISHED = {"matrix capsules": 0.018, "CNN": 0.052}
 NORM = "CNN with batch normalisation"
 SEEDS = 5
 BATCH, STEPS = 64, 300_000
 LOOKED_AT = 500
 
-# Three iterations as in the paper, with a softer E-step and wider transforms: docs/log.md has what was tried.
-RECIPE = {"routing_options": {"iterations": 3, "density_scale": 0.25}, "init_std": 0.3}
 HURRY = {"steps": 3000, "batch": 32, "validation": 0}
 SMOKE = {"image": (1, 28, 28), "classes": 10, "channels": 8, "primary_types": 2, "types": (3, 3)}
 
 
 def _trials(study: Study, data: str) -> dict[str, list[Trial]]:
-    size = study.pick(quick="-small", paper="", smoke="-small")
+    size = study.pick(quick="-small", standard="-small", paper="", smoke="-small")
     models = {"matrix capsules": f"matrix-smallnorb{size}", "CNN": f"cnn-smallnorb{size}", NORM: "cnn-smallnorb-norm"}
-    training = study.pick(quick=HURRY, paper={"steps": STEPS, "batch": BATCH, "validation": 0}, smoke=protocols.SMOKE)
+    whole = {"steps": STEPS, "batch": BATCH, "validation": 0}
+    training = study.pick(quick=HURRY, standard=HURRY, paper=whole, smoke=protocols.SMOKE)
     plain: dict[str, Any] = {"image": SMOKE["image"], "classes": SMOKE["classes"]} if study.preset == "smoke" else {}
-    capsules = SMOKE if study.preset == "smoke" else RECIPE
+    capsules = SMOKE if study.preset == "smoke" else {}
     return {
         name: [
             Trial(
@@ -73,22 +74,28 @@ def run(study: Study) -> list[Verdict]:
     note = "" if data == "smallnorb" else f"on {data}, a stand-in: not the paper's set"
     gap = PUBLISHED["CNN"] - PUBLISHED["matrix capsules"]
     others = ("CNN", NORM)
-    gaps = adjusted([difference(errors[name], errors["matrix capsules"]) for name in others])
     return [
-        *(judged(f"{name}, error on {data}", own, PUBLISHED.get(name), True, note) for name, own in errors.items()),
         *(
-            decided(f"error of the {name} above that of matrix capsules", gap if name == "CNN" else None, found, note)
-            for name, found in zip(others, gaps, strict=True)
+            judged(f"{name}, error on {data}", own, PUBLISHED.get(name), True, note, cut=smaller(study))
+            for name, own in errors.items()
+        ),
+        *(
+            compared(
+                f"error of the {name} above that of matrix capsules, by",
+                errors[name],
+                errors["matrix capsules"],
+                gap if name == "CNN" else None,
+                note,
+            )
+            for name in others
         ),
     ]
 
 
-def decided(claim: str, paper: float | None, estimate: Estimate, note: str) -> Verdict:
-    """What an estimate says about a claim, with its interval and its p."""
-    interval = f"95 % interval {100 * estimate.low:.1f} to {100 * estimate.high:.1f} %, p = {estimate.adjusted:.2g}"
-    half = (estimate.high - estimate.low) / 2 if estimate.n > 1 else None
-    holds = {"holds": True, "refuted": False}.get(verdict(estimate))
-    return Verdict(claim, paper, estimate.mean, half, estimate.n, holds, "; ".join(filter(None, (interval, note))))
+def smaller(study: Study) -> str:
+    """Why a number of the paper can be reached, but not refuted, by what the shorter presets train."""
+    lacking = "the paper's number is for 310,000 parameters and some 300,000 steps on smallNORB"
+    return "" if study.preset == "paper" else lacking
 
 
 def _votes(model: MatrixCaps, data: str) -> dict[str, Figure]:

@@ -11,6 +11,9 @@ chance of even one wrong decision in an experiment is at most 5 %.
     refuted      the same with the opposite sign, at a budget that could have shown the claim
     undecided    neither; more seeds would be needed, or there is no difference to find
     not tested   the budget was cut below what the claim needs, and the reason says to what
+
+A number that a smaller network reaches with less training is reached: a claim about a single number can also hold at a
+budget that was cut, but not be refuted by it.
 """
 
 import math
@@ -18,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+from jaxtyping import Float
 from scipy import special, stats
 
 from torchcaps.core.errors import UserError
@@ -83,34 +88,61 @@ def mcnemar(ahead: Sequence[bool], behind: Sequence[bool]) -> Estimate:
 
 def adjusted(estimates: Sequence[Estimate]) -> list[Estimate]:
     """The estimates of all claims of one experiment, with Holm's correction of their p-values."""
-    order = sorted(range(len(estimates)), key=lambda index: estimates[index].p)
-    corrected, running = [0.0] * len(estimates), 0.0
-    for rank, index in enumerate(order):
-        running = max(running, min(1.0, (len(estimates) - rank) * estimates[index].p))
-        corrected[index] = running
-    return [replace(estimate, adjusted=p) for estimate, p in zip(estimates, corrected, strict=True)]
+    corrected = holm(np.array([estimate.p for estimate in estimates]))
+    return [replace(estimate, adjusted=float(p)) for estimate, p in zip(estimates, corrected, strict=True)]
 
 
-def verdict(estimate: Estimate, cut: str = "") -> Word:
-    """What the estimate says about its claim; `cut` names what the budget lacks, if it was cut too short."""
-    if cut:
-        return "not tested"
-    if not estimate.decided:
-        return "undecided"
-    return "holds" if estimate.mean > 0 else "refuted"
+def holm(p: Float[np.ndarray, "*experiments claims"]) -> Float[np.ndarray, "*experiments claims"]:
+    """The smallest level at which each claim is decided, if all claims along the last axis are to be decided together.
+
+    >>> holm(np.array([0.04, 0.01, 0.02])).tolist()
+    [0.04, 0.03, 0.04]
+    """
+    order = p.argsort(-1)
+    factors = np.arange(p.shape[-1], 0, -1)
+    steps = np.minimum(1.0, np.maximum.accumulate(factors * np.take_along_axis(p, order, -1), -1))
+    corrected = np.empty_like(p)
+    np.put_along_axis(corrected, order, steps, -1)
+    return corrected
+
+
+def verdict(estimate: Estimate, cut: str = "", reachable: bool = False) -> Word:
+    """What the estimate says about its claim.
+
+    `cut` names what the budget lacks, if it was cut too short. `reachable` is for claims that hold nevertheless where
+    the number is reached.
+    """
+    found = "undecided" if not estimate.decided else "holds" if estimate.mean > 0 else "refuted"
+    return "not tested" if cut and not (reachable and found == "holds") else found
+
+
+def seeds_needed(estimate: Estimate) -> int | None:
+    """About how many seeds would show a difference of the size seen, four times in five; None if there is none."""
+    if estimate.test == "McNemar" or not estimate.mean or not math.isfinite(estimate.high):
+        return None
+    error = (estimate.high - estimate.mean) / float(special.stdtrit(estimate.n - 1, 1 - LEVEL / 2))
+    power = float(special.ndtri(1 - LEVEL / 2) + special.ndtri(0.8))
+    return max(FEWEST_SEEDS, math.ceil((power * error / estimate.mean) ** 2 * estimate.n))
+
+
+def t_test(
+    values: Float[np.ndarray, "*experiments seeds"],
+) -> tuple[Float[np.ndarray, "*experiments"], Float[np.ndarray, "*experiments"], Float[np.ndarray, "*experiments"]]:
+    """Mean, half the width of its 95 % interval, and the two-sided p of a mean of 0, along the last axis."""
+    n = values.shape[-1]
+    mean, error = values.mean(-1), values.std(-1, ddof=1) / math.sqrt(n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2 * special.stdtr(n - 1, -np.abs(mean) / error)
+    # All seeds agree to the last digit: certain, unless there is nothing to see.
+    p = np.where(error > 0, p, np.where(mean == 0, 1.0, 0.0))
+    return mean, error * special.stdtrit(n - 1, 1 - LEVEL / 2), p
 
 
 def _t_estimate(values: Sequence[float], test: Literal["paired t", "t"]) -> Estimate:
     n = len(values)
     if not n:
         raise UserError("there are no values to estimate from")
-    mean = math.fsum(values) / n
     if n == 1:
-        return Estimate(mean, -math.inf, math.inf, 1.0, 1, test)
-    error = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
-    if error == 0:
-        # All seeds agree to the last digit: certain, unless there is nothing to see.
-        return Estimate(mean, mean, mean, 1.0 if mean == 0 else 0.0, n, test)
-    half = error * float(special.stdtrit(n - 1, 1 - LEVEL / 2))
-    p = 2 * float(special.stdtr(n - 1, -abs(mean) / error))
+        return Estimate(float(values[0]), -math.inf, math.inf, 1.0, 1, test)
+    mean, half, p = (float(number[0]) for number in t_test(np.array([values], dtype=np.float64)))
     return Estimate(mean, mean - half, mean + half, p, n, test)

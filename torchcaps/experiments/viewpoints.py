@@ -18,17 +18,20 @@ from torch import nn
 from torchcaps.data import resolve
 from torchcaps.data.sets import ImageSet, ScoredSet
 from torchcaps.experiments import protocols
-from torchcaps.experiments.base import Study, Trial, Verdict, judged
-from torchcaps.experiments.smallnorb_em import BATCH, NORM, RECIPE, SMOKE, STEPS, decided
-from torchcaps.experiments.statistics import Estimate, adjusted, difference
+from torchcaps.experiments.base import Study, Trial
+from torchcaps.experiments.smallnorb_em import BATCH, NORM, SMOKE, STEPS, smaller
+from torchcaps.experiments.verdicts import Verdict, compared, judged
+from torchcaps.training.runs import Rows
 from torchcaps.training.scoring import score
 from torchcaps.viz.figures import style
 from torchcaps.viz.figures.style import BLUE, GREY, ORANGE, WIDTH
 
 PAPER = "Hinton, Sabour and Frosst 2018, section 5.1 and Table 2"
-CUT = (
+_CUT = (
     "the smaller networks, 1,500 steps of 32 images; 500 images of familiar and 1,000 of novel viewpoints at each look"
 )
+CUT = {"quick": _CUT, "standard": _CUT}
+DECIDES = ("quick", "standard", "paper")
 # Test errors of Table 2: at familiar viewpoints (both), at novel ones the capsules, the CNN.
 PUBLISHED = {"azimuth": (0.037, 0.135, 0.200), "elevation": (0.043, 0.123, 0.178)}
 CAPSULES = "capsules"
@@ -36,6 +39,7 @@ NETWORKS = {CAPSULES: "matrix-smallnorb", "CNN": "cnn-smallnorb", NORM: "cnn-sma
 SEEDS = 5
 ASKED = (500, 1000)
 """Images of familiar and of novel viewpoints at each look."""
+AXES = ("error at familiar viewpoints", "error at novel ones")
 SMOOTHED = 3
 """An error is the mean of so many neighbouring looks."""
 
@@ -48,13 +52,16 @@ class Look(NamedTuple):
 
 
 def _trial(study: Study, kind: str, data: str, by: str, seed: int) -> Trial:
-    name = NETWORKS[kind] + ("" if kind == NORM else study.pick(quick="-small", paper="", smoke="-small"))
+    name = NETWORKS[kind] + (
+        "" if kind == NORM else study.pick(quick="-small", standard="-small", paper="", smoke="-small")
+    )
     training = study.pick(
         quick={"steps": 1500, "batch": 32, "validation": 0},
+        standard={"steps": 1500, "batch": 32, "validation": 0},
         paper={"steps": STEPS, "batch": BATCH, "validation": 0},
         smoke={**protocols.SMOKE, "validation": 0},
     )
-    overrides: dict[str, Any] = dict(RECIPE) if kind == CAPSULES else {}
+    overrides: dict[str, Any] = {}
     if study.preset == "smoke":
         overrides = dict(SMOKE) if kind == CAPSULES else {name: SMOKE[name] for name in ("image", "classes")}
     elif data == "eth80":
@@ -75,7 +82,7 @@ def _trials(study: Study, data: str, by: str) -> dict[str, list[Trial]]:
 
 
 def plan(study: Study) -> list[Trial]:
-    data = study.pick(quick="smallnorb", paper="smallnorb", smoke="mnist-mini")
+    data = "mnist-mini" if study.preset == "smoke" else "smallnorb"
     return [trial for by in PUBLISHED for trials in _trials(study, data, by).values() for trial in trials]
 
 
@@ -84,7 +91,8 @@ def run(study: Study) -> list[Verdict]:
         sets = ["mnist-mini"]
     else:
         sets = [study.data("smallnorb", stand_in="norb-style"), *(["eth80"] if resolve("eth80").is_here() else [])]
-    verdicts, claims, gaps = [], [], []
+    verdicts: list[Verdict] = []
+    gaps: list[Verdict] = []
     planned = [_trials(study, data, by) for data in sets for by in PUBLISHED]
     study.at_once(partial(_looks, study), [trial for trials in planned for group in trials.values() for trial in group])
     for data in sets:
@@ -94,26 +102,24 @@ def run(study: Study) -> list[Verdict]:
                 kind: [_looks(study, trial) for trial in trials] for kind, trials in _trials(study, data, by).items()
             }
             with style():
-                study.figure(f"{data}-{by}".replace(":", "-"), _curves(looks, f"{data}, {by}s"))
+                study.figure(f"{data}-{by}".replace(":", "-"), curves_of_looks(looks, f"{data}, {by}s", *AXES))
             for kind, seeds in looks.items():
                 last = [one[-1].familiar for one in seeds]
                 paper = PUBLISHED[by][0] if kind != NORM else None
-                verdicts.append(
-                    judged(f"{kind}, error at familiar {by}s of {data}, at the end", last, paper, True, note)
-                )
-            others = [kind for kind in NETWORKS if kind != CAPSULES]
-            claims += [(data, by, kind, note) for kind in others]
-            for kind in others:
-                ours, theirs = matched(looks[CAPSULES], looks[kind])
-                gaps.append(difference(theirs, ours))
-    pairs = zip(claims, adjusted(gaps), strict=True)
-    return [*verdicts, *(_verdict(data, by, kind, note, gap) for (data, by, kind, note), gap in pairs)]
+                claim = f"{kind}, error at familiar {by}s of {data}, at the end"
+                verdicts.append(judged(claim, last, paper, True, note, cut=smaller(study)))
+            gaps += [
+                _gap(data, by, kind, note, *matched(looks[CAPSULES], looks[kind]))
+                for kind in NETWORKS
+                if kind != CAPSULES
+            ]
+    return [*verdicts, *gaps]
 
 
-def _verdict(data: str, by: str, kind: str, note: str, gap: Estimate) -> Verdict:
+def _gap(data: str, by: str, kind: str, note: str, ours: list[float], theirs: list[float]) -> Verdict:
     claim = f"{data}: at equal error at familiar {by}s, the {kind}'s error at novel ones exceeds the capsules' by"
-    _, ours, theirs = PUBLISHED[by]
-    return decided(claim, theirs - ours if kind == "CNN" else None, gap, note)
+    _, published, of_cnn = PUBLISHED[by]
+    return compared(claim, theirs, ours, of_cnn - published if kind == "CNN" else None, note)
 
 
 def matched(ours: Sequence[Sequence[Look]], theirs: Sequence[Sequence[Look]]) -> tuple[list[float], list[float]]:
@@ -142,11 +148,15 @@ def novel_at(looks: Sequence[Look], familiar: float) -> float:
 
 
 def _looks(study: Study, trial: Trial) -> list[Look]:
-    """The errors along a training, each a mean of neighbouring looks, since few images are looked at."""
-    asked = study.pick(quick=ASKED, paper=(10**6, 10**6), smoke=(20, 20))
+    """The errors along a training."""
+    asked = study.pick(quick=ASKED, standard=ASKED, paper=(10**6, 10**6), smoke=(20, 20))
     study.train(trial, partial(_probe, trial.data, asked))
-    rows = [row for row in study.metrics(trial) if "novel" in row]
-    looks = [Look(1 - row["familiar"], 1 - row["novel"]) for row in rows]
+    return looks_along(study.metrics(trial))
+
+
+def looks_along(rows: Rows) -> list[Look]:
+    """From the accuracies that a probe logged; an error is the mean of neighbouring looks, as few images are asked."""
+    looks = [Look(1 - row["familiar"], 1 - row["novel"]) for row in rows if "novel" in row]
     spans = [looks[end - min(SMOOTHED, len(looks)) : end] for end in range(min(SMOOTHED, len(looks)), len(looks) + 1)]
     return [Look(*(sum(column) / len(span) for column in zip(*span, strict=True))) for span in spans]
 
@@ -164,14 +174,14 @@ def _asked(name: str, count: int) -> ScoredSet:
     return known.scored(images.split(count)[1] if count < len(images) else images)
 
 
-def _curves(looks: dict[str, list[list[Look]]], title: str) -> Figure:
-    """Novel against familiar errors, a line for each training: the lower line is better at novel viewpoints."""
+def curves_of_looks(looks: dict[str, list[list[Look]]], title: str, familiar: str, novel: str) -> Figure:
+    """Novel against familiar errors, a line for each training: the lower line is better at what is novel."""
     figure = Figure(figsize=(WIDTH / 1.6, WIDTH / 2), layout="constrained")
     ax = figure.subplots()
-    for (kind, seeds), colour in zip(looks.items(), (BLUE, ORANGE, GREY), strict=True):
+    for (kind, seeds), colour in zip(looks.items(), (BLUE, ORANGE, GREY), strict=False):
         for n, one in enumerate(seeds):
             ax.plot(*zip(*one, strict=True), color=colour, linewidth=1, alpha=0.7, label=kind if n == 0 else None)
-    ax.set(title=title, xlabel="error at familiar viewpoints", ylabel="error at novel ones")
+    ax.set(title=title, xlabel=familiar, ylabel=novel)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(PercentFormatter(1.0))
     ax.grid(True)
