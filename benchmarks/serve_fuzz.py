@@ -38,11 +38,14 @@ class Attempt(NamedTuple):
 
 
 class Fuzzer:
-    """A stream of requests that is decided by its seed. `image` is the shape that the model takes."""
+    """A stream of requests that is decided by its seed. `image` is the shape that the model takes.
 
-    def __init__(self, seed: int, image: tuple[int, int, int], port: int) -> None:
+    With a `token`, nearly all requests have it, so that they get further than the door; some have half of it.
+    """
+
+    def __init__(self, seed: int, image: tuple[int, int, int], port: int, token: str | None = None) -> None:
         self.dice = random.Random(seed)
-        self.image, self.port = image, port
+        self.image, self.port, self.token = image, port, token
         self.kinds: list[Callable[[], Attempt]] = [
             self.mutated_json,
             self.mutated_json,
@@ -66,10 +69,16 @@ class Fuzzer:
         self, kind: str, path: str, body: bytes, method: str = "POST", content_type: str = "application/json"
     ) -> Attempt:
         head = (
-            f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\nconnection: close\r\n"
+            f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\nconnection: close\r\n{self.pass_()}"
             f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         return Attempt(kind, head.encode("latin-1", "replace") + body)
+
+    def pass_(self) -> str:
+        if self.token is None:
+            return ""
+        shown = self.token if self.dice.random() < 0.95 else self.token[: self.dice.randrange(len(self.token))]
+        return self.dice.choice([f"authorization: Bearer {shown}\r\n", f"cookie: torchcaps-{self.port}={shown}\r\n"])
 
     def valid(self) -> tuple[str, dict[str, Any]]:
         c, h, w = self.image
@@ -80,7 +89,6 @@ class Fuzzer:
             [
                 ("/api/look", {"image": picture}),
                 ("/api/routing", {"image": picture, "parents": [1, 2]}),
-                ("/api/baseline", {"image": picture}),
                 ("/api/decode", {"label": 3, "vectors": [[0.1] * 16] * self.dice.randint(1, 9)}),
             ]
         )
@@ -170,7 +178,8 @@ class Fuzzer:
 
     def path(self) -> Attempt:
         paths = ["/", "/..", "/../../etc/passwd", "/js/..%2f..%2fserver.py", "/%00", "/js/%2e%2e/", "/api/",
-                 "/api/look/", "/api/look?x=" + "a" * 5000, "/api/%ff", "//", "/.git/config"]  # fmt: skip
+                 "/api/look/", "/api/look?x=" + "a" * 5000, "/?token=wrong",
+                 "/?token=" + "%ff" * 500, "/api/model?token=%00", "/api/%ff", "//", "/.git/config"]  # fmt: skip
         method = self.dice.choice(["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "FOO"])
         return self.request("path", self.dice.choice(paths), b"", method)
 
@@ -180,7 +189,8 @@ class Fuzzer:
         value = self.dice.choice(
             ["", "null", "http://evil.example", "gzip, br", "bytes=0-1", "a" * 20_000, "\xff\xfe", "websocket"]
         )
-        head = f"GET /api/model HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\nconnection: close\r\n{name}: {value}\r\n\r\n"
+        start = f"GET /api/model HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\nconnection: close\r\n{self.pass_()}"
+        head = f"{start}{name}: {value}\r\n\r\n"
         return Attempt("headers", head.encode("latin-1"))
 
     def broken_http(self) -> Attempt:
@@ -235,8 +245,9 @@ def main() -> None:
     kinds: Counter[str] = Counter()
     problems: list[str] = []
     with serving(args.run) as process:
-        about = json.loads(send(process.port, _get(process.port, "/api/model")).partition(b"\r\n\r\n")[2])
-        fuzzer = Fuzzer(args.seed, tuple(about["image"]), process.port)
+        ask = _get(process.port, f"/api/model?token={process.token}")
+        about = json.loads(send(process.port, ask).partition(b"\r\n\r\n")[2])
+        fuzzer = Fuzzer(args.seed, tuple(about["image"]), process.port, process.token)
         settled = slowest = 0.0
         for number, attempt in enumerate(fuzzer.attempts(args.requests)):
             began = time.perf_counter()
@@ -248,13 +259,13 @@ def main() -> None:
                 problems.append(f"{number} {attempt.kind}: {found}")
             if number == min(SETTLED, args.requests // 2):
                 settled = process.resident_mb()
-        growth, files = process.resident_mb() - settled, process.open_files()
-        alive = send(process.port, _get(process.port, "/api/model")).startswith(b"HTTP/1.1 200")
+        growth, files, log = process.resident_mb() - settled, process.open_files(), process.log_bytes()
+        alive = send(process.port, ask).startswith(b"HTTP/1.1 200")
     result = {
         "command": " ".join(["python", *sys.argv]),
         "requests": args.requests, "seed": args.seed, "kinds": dict(kinds), "statuses": dict(statuses),
         "problems": problems, "slowest_ms": round(slowest * 1000),
-        "memory_growth_mb": round(growth, 1), "open_files": files, "alive": alive,
+        "memory_growth_mb": round(growth, 1), "open_files": files, "log_bytes": log, "alive": alive,
     }  # fmt: skip
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "fuzz.json").write_text(json.dumps(result, indent=2) + "\n")

@@ -17,6 +17,7 @@ from torchcaps.app.cli import main
 from torchcaps.data.corruptions import CORRUPTIONS
 from torchcaps.models.registry import create_model
 from torchcaps.viz.report import write_report
+from torchcaps.viz.report.sections import read_run, sections
 
 
 def run(*arguments: str) -> None:
@@ -45,6 +46,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 QUICK = ("--help", "--version", "train --help", "models", "models --json", "routings", "data list", "reproduce --list")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("call", QUICK)
 def test_commands_that_only_list_answer_at_once(call: str) -> None:
     """Without torch, whose import alone takes seconds. Only the time of the processor counts: others may use it too."""
@@ -60,6 +62,7 @@ def test_commands_that_only_list_answer_at_once(call: str) -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
 
 
+@pytest.mark.alone
 def test_import_costs_little_beyond_torch() -> None:
     code = (
         "import time, torch, numpy\nbegan = time.process_time()\n"
@@ -117,7 +120,7 @@ def test_spoilt_images_are_scored_beside_another_network(
     assert (copy / "figures/spoilt.png").exists()
     kept["weights_sha256"] = "of an earlier training"
     (copy / "corruptions.json").write_text(json.dumps(kept))
-    assert "Accuracy on spoilt images" not in write_report(copy).read_text()
+    assert "Accuracy on spoilt images" not in [part.title for part in sections(read_run(copy))]
     wrong = refused(capsys, "evaluate", str(copy), "--corruptions", "--beside", "capsnet-multimnist-small")
     assert "takes images of (1, 36, 36), not of (1, 28, 28)" in wrong
     assert "--corruptions" in refused(capsys, "evaluate", str(copy), "--beside", "capsnet-mnist-small")

@@ -35,8 +35,8 @@ def test_the_help_of_train_names_every_default() -> None:
     assert "(default: the model's own, 128 or 64)" in text
     assert "(default: the model's own, 0.001, 0.01 or 0.003)" in text
     assert "(default: the model's own, adam or muon)" in text
-    assert "(default: the model's own, decay or linear)" in text
-    assert "(default: the model's own, 0 or 0.05)" in text
+    assert "(default: the model's own, linear or decay)" in text
+    assert "(default: the model's own, 0.05 or 0)" in text
     for title in ("budget:", "data:", "optimisation:", "network:", "your own images:", "output:"):
         assert title in text
     assert usual.average == 0

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from torchcaps.app.cli import main
-from torchcaps.app.output import printable
 from torchcaps.core.errors import UserError
+from torchcaps.core.text import printable
 from torchcaps.experiments import EXPERIMENTS
 from torchcaps.experiments import reproduce as runner
 

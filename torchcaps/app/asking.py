@@ -1,4 +1,4 @@
-"""The commands that ask a trained network: evaluate, predict, explain, export, serve."""
+"""The commands that ask a trained network: evaluate, predict, explain, export, serve, publish."""
 
 import sys
 from argparse import Namespace
@@ -10,22 +10,27 @@ from torchcaps.analysis import corruptions
 from torchcaps.analysis.answers import NONE_OF_THESE, Row, label_text
 from torchcaps.analysis.evaluate import by_class
 from torchcaps.analysis.evaluate import evaluate as score
-from torchcaps.app.output import print_json, print_table, printable, score_line
+from torchcaps.app.output import print_json, print_table, score_line
 from torchcaps.app.predict import FORMATS, batches_of
 from torchcaps.app.predict import predict as predict_files
 from torchcaps.core.errors import UserError
-from torchcaps.core.files import read_json, write_json
+from torchcaps.core.files import write_json
+from torchcaps.core.progress import say
+from torchcaps.core.text import printable
 from torchcaps.data import DataSet, resolve, sources
 from torchcaps.data.readers.pictures import open_image, read_pixels
 from torchcaps.models.config import Model
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.registry import MODELS, count_parameters, create_model, find
+from torchcaps.training.config import config_from
+from torchcaps.training.records import read_config, read_result
 from torchcaps.training.runs import load_run, read_answers, run_data
 from torchcaps.training.train import resolve_device
 
 if TYPE_CHECKING:
     from torchcaps.analysis.neighbours import PoseIndex
 
+FLAGSHIP = "capsnet-multimnist-small"
 SCORES = (
     "accuracy", "at_least_one", "per_digit", "reconstruction_mse", "segmentation_iou", "metric", "images", "data",
 )  # fmt: skip
@@ -64,7 +69,7 @@ def _spoilt(args: Namespace, model: Model, asked: DataSet, own: DataSet) -> dict
         found["beside"] = {"model": name, **corruptions.robustness(other, test)}
     found["robustness"] = corruptions.robustness(model, test)
     if run.is_dir() and asked is own:
-        weights = read_json(run / "result.json")["weights_sha256"]
+        weights = read_result(run)["weights_sha256"]
         write_json(run / corruptions.FILE, {"weights_sha256": weights, **found})
     return found
 
@@ -72,7 +77,7 @@ def _spoilt(args: Namespace, model: Model, asked: DataSet, own: DataSet) -> dict
 def _known_score(run: Path, data: DataSet, pairs: int) -> dict[str, Any] | None:
     """What is kept of the test at the end of a run, if it was of as many images as are asked for."""
     kept = read_answers(run) if run.is_dir() else None
-    if kept is None or len(kept[0]) != (result := read_json(run / "result.json"))["images"]:
+    if kept is None or len(kept[0]) != (result := read_result(run))["images"]:
         return None
     if data.paired and result["images"] != pairs:
         return None
@@ -109,7 +114,7 @@ def explain(args: Namespace) -> None:
     from torchcaps.core.files import write_bytes
     from torchcaps.viz.report.explanation import explanation_page, page_names
 
-    model, name, data = _load(args.run, args.device)
+    model, name, data = _load(args.run, args.device, args.data)
     explainer = Explainer(model)
     images = [
         (str(path), open_image(path), read_pixels(path, model.config.image, data.handwritten)) for path in args.images
@@ -140,8 +145,8 @@ def _pose_index(run_or_model: str, model: Model, data: DataSet) -> "PoseIndex":
 
     run = Path(run_or_model)
     if run.is_dir():
-        held_out = read_json(run / "config.json")["train"]["validation"]
-        return pose_index(model, data, read_json(run / "result.json")["weights_sha256"], run / FILE, held_out)
+        held_out = config_from(read_config(run)["train"], run).validation
+        return pose_index(model, data, read_result(run)["weights_sha256"], run / FILE, held_out)
     place = sources.cache_dir() / "neighbours" / f"{run_or_model}.safetensors"
     return pose_index(model, data, PRETRAINED[run_or_model]["sha256"], place)
 
@@ -167,19 +172,54 @@ def export(args: Namespace) -> None:
 def serve(args: Namespace) -> None:
     from torchcaps.app.web.server import serve as run_server
 
-    model, name, data = _load(args.run, args.device)
-    run = Path(args.run)
-    known = read_json(run / "result.json") if run.is_dir() else PRETRAINED[name]["scores"][data.name]
-    run_server(model, name, data, known.get("accuracy"), port=args.port, open_browser=not args.no_open)
+    model, name, data = _load(args.run, args.device, args.data)
+    if data.own and not data.is_here():
+        say("There are no pictures to begin with: the images of the run are not here, or it was not made here (--data)")
+    how = {"port": args.port, "open_browser": not args.no_open, "with_token": not args.no_token, "as_json": args.json}
+    run_server(model, name, data, _accuracy(args.run, data), **how)
 
 
-def _load(run_or_model: str, device: str = "cpu") -> tuple[Model, str, DataSet]:
-    """A trained model, its name and the data it was made for, from a run folder or from the package's weights."""
+def publish(args: Namespace) -> None:
+    from torchcaps.app.publish import check_folder, find_runtime, write_site
+    from torchcaps.app.web.engine import Engine
+
+    out = Path(args.out)
+    check_folder(out)
+    engines = {}
+    for asked in dict.fromkeys(args.run or [FLAGSHIP, *(name for name in PRETRAINED if name != FLAGSHIP)]):
+        model, name, data = _load(asked)
+        called = Path(asked).resolve().name if Path(asked).is_dir() else name
+        while called in engines:
+            called += "-2"
+        engines[called] = Engine(model, name, data, _accuracy(asked, data))
+    runtime = find_runtime(Path(args.runtime) if args.runtime else None)
+    result = write_site(engines, out, runtime, samples=not args.no_samples)
+    if args.json:
+        return print_json(result)
+    names = ", ".join(model["id"] for model in result["models"])
+    megabytes = [f"{result[key] / 1e6:.1f}" for key in ("bytes", "first_visit_bytes")]
+    print(printable(f"{out}: {names}; {megabytes[0]} MB, of which a first visit loads {megabytes[1]}"))
+    print(printable(f"Try it: python -m http.server --directory {out}"))
+
+
+def _accuracy(run_or_model: str, data: DataSet) -> float | None:
+    run = Path(run_or_model)
+    known = read_result(run) if run.is_dir() else PRETRAINED[run_or_model]["scores"][data.name]
+    return known.get("accuracy")
+
+
+def _load(run_or_model: str, device: str = "cpu", images: str | None = None) -> tuple[Model, str, DataSet]:
+    """A trained model, its name and the data it was made for, from a run folder or from the package's weights.
+
+    `images` says where the images are that a run was trained on, if they are one's own.
+    """
     place = resolve_device(device)
     if Path(run_or_model).is_dir():
         model, config = load_run(run_or_model)
-        return model.to(place), config["train"]["model"], run_data(Path(run_or_model), config)
+        return model.to(place), config["train"]["model"], run_data(Path(run_or_model), config, images)
     if run_or_model not in MODELS:
         raise UserError(f"{run_or_model} is neither a run folder nor a model; with weights: {', '.join(PRETRAINED)}")
+    if images is not None:
+        raise UserError("--data goes with a run folder whose network was trained on your own images")
     model = create_model(run_or_model, pretrained=True).eval().to(place)
     return model, run_or_model, resolve(find(run_or_model).data)

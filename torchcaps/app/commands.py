@@ -6,16 +6,19 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from torchcaps.app.output import print_json, print_table, printable, score_line
+from torchcaps.app.output import print_json, print_table, score_line
 from torchcaps.core.errors import UserError, argument
-from torchcaps.core.files import read_json
+from torchcaps.core.text import printable
 from torchcaps.data import DATA
 from torchcaps.data.folder import RECORD
+from torchcaps.data.sources.catalogue import FILES
 from torchcaps.data.transforms import Augmentation
 from torchcaps.experiments import EXPERIMENTS
 from torchcaps.models.registry import configure, find
 from torchcaps.training.fit import fit
 from torchcaps.training.recipes import data_for
+from torchcaps.training.records import read_config
+from torchcaps.training.runs import run_data
 from torchcaps.training.train import go_on
 
 TRAINING = (
@@ -36,7 +39,9 @@ def data_fetch(args: Namespace) -> None:
         return print_json({"name": args.name, "files": files, "sha256": DATA[args.name].hashes()})
     if not files:
         return print(f"{args.name} is drawn when it is needed: there is nothing to fetch")
-    print(f"{args.name} is here and verified: {Path(next(iter(files.values()))).parent}")
+    verified = all(key in FILES and FILES[key].sha256 for key in files)
+    place = printable(str(Path(next(iter(files.values()))).parent))
+    print(f"{args.name} is here{' and verified' if verified else ', with no published hash to verify it by'}: {place}")
 
 
 def train(args: Namespace) -> None:
@@ -44,25 +49,27 @@ def train(args: Namespace) -> None:
         if not args.out:
             raise UserError("--resume needs --out, the run folder to go on with")
         out = Path(args.out)
-        result = go_on(out, **_changes(args, out), quiet=args.quiet, tensorboard=args.tensorboard)
+        images = args.data if (out / RECORD).exists() else None
+        result = go_on(out, **_changes(args, out), images=images, quiet=args.quiet, tensorboard=args.tensorboard)
     else:
         out, result = _new_training(args)
     if not result:
         return
     if args.json:
         return print_json(result)
-    print(f"{score_line(result)} after {result['seconds']:.0f} s; the run is in {out}")
+    print(f"{score_line(result)} after {result['seconds']:.0f} s; the run is in {printable(str(out))}")
 
 
 def _changes(args: Namespace, run: Path) -> dict[str, Any]:
     """What a run is gone on with. A flag that would change anything else is refused, not ignored."""
-    saved = read_json(run / "config.json")
+    saved = read_config(run)
     network, training = saved["model"], saved["train"]
-    begun = {**network, **network.get("routing_options", {}), **(training["augment"] or {}), **training}
+    options = network.get("routing_options")
+    begun = {**network, **(options if isinstance(options, dict) else {}), **(training.get("augment") or {}), **training}
     begun |= {"no_reconstruction": network.get("decoder") is None, "augment": args.augment, "size": args.size}
     given = {name: value for name, value in vars(args).items() if value not in (None, False)}
     if (run / RECORD).exists():
-        given.pop("data", None)  # the record says which images
+        given.pop("data", None)  # the record says which images, this only where
     fixed = [name for name in given if name not in (*CHANGEABLE, *HOW) and given[name] != begun.get(name)]
     if fixed:
         flags = ", ".join("the model" if name == "model" else argument(name) for name in fixed)
@@ -105,7 +112,9 @@ def _new_training(args: Namespace) -> tuple[Path, dict[str, Any]]:
 def figures(args: Namespace) -> None:
     from torchcaps.viz.report import write_report
 
-    report = write_report(Path(args.run))
+    run = Path(args.run)
+    data = None if args.data is None else run_data(run, read_config(run), args.data)
+    report = write_report(run, data=data)
     if args.json:
         return print_json({"report": str(report), "figures": sorted(str(f) for f in report.parent.glob("figures/*"))})
     print(printable(f"The report is {report}"))
@@ -140,8 +149,8 @@ def demo(args: Namespace) -> None:
     if args.json:
         return print_json({**result, "run": str(out), "report": str(report)})
     print(f"{score_line(result)} after {result['seconds']:.0f} s of training.")
-    print(f"Look at it:   {report.resolve()}")
-    print(f"Play with it: torchcaps serve {out}")
+    print(f"Look at it:   {printable(str(report.resolve()))}")
+    print(f"Play with it: torchcaps serve {printable(str(out))}")
     print("Go on:        torchcaps train capsnet-mnist-small --max-seconds 180, torchcaps --help")
 
 
@@ -158,7 +167,7 @@ def reproduce(args: Namespace) -> None:
     failed: list[str] = []
     for name in names:
         try:
-            summary = runner.reproduce(name, args.preset, args.trials, jobs=args.jobs)
+            summary = runner.reproduce(name, args.preset, args.trials, jobs=args.jobs, as_is=args.as_is)
         except Exception as error:  # of all, one that breaks must not cost what the others take hours for
             if args.name != "all":
                 raise
@@ -176,11 +185,39 @@ def reproduce(args: Namespace) -> None:
         sys.exit(1)
 
 
+def stale(args: Namespace) -> None:
+    from torchcaps.experiments.freshness import stale_results
+
+    found = stale_results(Path("results"))
+    if args.json:
+        return print_json([one._asdict() for one in found])
+    shown = [(one.result, f"{one.stale} of {one.parts}", ", ".join(one.commits)) for one in found]
+    print_table(("result", "older than its code", "commit"), shown)
+
+
 def _plan(names: list[str], args: Namespace) -> None:
     from torchcaps.experiments import reproduce as runner
 
     plans = [trial for name in names for trial in runner.plan(name, args.preset, args.trials)]
     if args.json:
         return print_json(plans)
-    shown = [(p["name"], p["model"], p["data"], str(p["seed"]), f"{p['overrides']} {p['training']}") for p in plans]
-    print_table(("training", "model", "data", "seed", ""), shown)
+    shown = [
+        (
+            p["name"],
+            p["model"],
+            p["data"],
+            str(p["seed"]),
+            f"{p['steps']:,}",
+            _hours(p),
+            f"{p['overrides']} {p['training']}",
+        )
+        for p in plans
+    ]
+    whole = {"hours": None if any(p["hours"] is None for p in plans) else sum(p["hours"] for p in plans)}
+    total = (f"{len(plans)} trainings", "", "", "", f"{sum(p['steps'] for p in plans):,}", _hours(whole), "")
+    print_table(("training", "model", "data", "seed", "steps", "hours", ""), [*shown, total])
+    print("Hours are those of two cores, with --jobs 2, from processor time measured on one kind of machine.")
+
+
+def _hours(cost: dict[str, Any]) -> str:
+    return "?" if cost["hours"] is None else f"{cost['hours']:.2f}"

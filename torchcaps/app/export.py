@@ -79,7 +79,7 @@ def export(model: nn.Module, record: Record, kind: Format, out: Path) -> dict[st
     The error is relative to the longest capsule of its image.
     """
     answering = Answering(deepcopy(model).cpu().eval())
-    with _quiet(), torch.no_grad():
+    with quiet(), torch.no_grad():
         content, outputs = _onnx(answering, record) if kind == "onnx" else _program(answering, record)
         run = _runner(kind, content)
         errors = {batch: _error(answering, run, _example(record.image, batch)) for batch in BATCHES}
@@ -112,22 +112,35 @@ def _outputs(answering: Answering, record: Record) -> dict[str, list[int]]:
 
 
 def _onnx(answering: Answering, record: Record) -> tuple[bytes, dict[str, list[int]]]:
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise UserError(f"ONNX needs {', '.join(missing)}: pip install 'torchcaps[export]'")
     outputs = _outputs(answering, record)
+    example = {"images": _example(record.image, 2)}
+    program = to_onnx(answering, example, list(outputs), {"images": {0: "batch"}})
+    program.model.metadata_props[RECORD] = record.to_json()
+    return program.model_proto.SerializeToString(), outputs
+
+
+def to_onnx(
+    module: nn.Module, example: Mapping[str, Tensor], outputs: list[str], dynamic: dict[str, Any] | None = None
+) -> "torch.onnx.ONNXProgram":
+    """A module that gives a dictionary of tensors as an ONNX program; call it inside `quiet` and `no_grad`."""
+    check_installed()
     program = torch.onnx.export(
-        answering,
-        (_example(record.image, 2),),
+        module,
+        tuple(example.values()),
         dynamo=True,
-        dynamic_shapes={"images": {0: "batch"}},
-        input_names=["images"],
-        output_names=list(outputs),
+        dynamic_shapes=dynamic,
+        input_names=list(example),
+        output_names=outputs,
         verbose=False,
     )
     assert program is not None
-    program.model.metadata_props[RECORD] = record.to_json()
-    return program.model_proto.SerializeToString(), outputs
+    return program
+
+
+def check_installed() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise UserError(f"ONNX needs {', '.join(missing)}: pip install 'torchcaps[export]'")
 
 
 def _program(answering: Answering, record: Record) -> tuple[bytes, dict[str, list[int]]]:
@@ -142,13 +155,19 @@ def _runner(kind: Format, content: bytes) -> Runner:
     """A function that runs the exported file."""
     if kind == "torch":
         return torch.export.load(io.BytesIO(content)).module()
+    run = onnx_runner(content)
+    return lambda images: run(images=images)
+
+
+def onnx_runner(content: bytes) -> Callable[..., dict[str, Tensor]]:
+    """A function from the inputs of an ONNX graph, by name, to its outputs, by name."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
-    def run(images: Tensor) -> dict[str, Tensor]:
-        answers = session.run(names, {"images": images.numpy()})
+    def run(**inputs: Tensor) -> dict[str, Tensor]:
+        answers = session.run(names, {name: value.numpy() for name, value in inputs.items()})
         return dict(zip(names, map(torch.from_numpy, answers), strict=True))
 
     return run
@@ -160,14 +179,16 @@ def _error(answering: Answering, run: Runner, images: Float[Tensor, "b c h w"]) 
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hides messages of the exporter for its own developers: deprecations inside torch, optional packages."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), redirect_stdout(sys.stderr):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -165,6 +165,7 @@ def train_flags(train: argparse.ArgumentParser) -> None:
         ("part", "change this share of the images, and leave the others as they are"),
     ):
         add(f"--{name}", about, type=float, metavar="SHARE")
+    add("--bend", "bend smoothly, by up to so many pixels", type=float, metavar="PIXELS")
     add("--flip", "mirror half of the images, or none", action=argparse.BooleanOptionalAction)
 
     add = group("output")

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from torchcaps.analysis.answers import Row, answer, label_text
-from torchcaps.app.output import printable
 from torchcaps.core.errors import UserError
+from torchcaps.core.text import printable
 from torchcaps.data.folder.decode import decoded
 from torchcaps.data.folder.listing import files_below, is_image
 from torchcaps.models.config import Model

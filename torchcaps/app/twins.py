@@ -24,6 +24,7 @@ from torchcaps.training.optim import make_optimisers
 Twin = Literal["plain", "compiled", "ours"]
 Work = Callable[[], object]
 PARENTS, DIM, CHILD_DIM = 10, 16, 8
+PAPERS = ("capsnet-mnist", "capsnet-multimnist")
 
 
 class StoredVotes(nn.Module):
@@ -32,14 +33,15 @@ class StoredVotes(nn.Module):
     def __init__(self, layer: DenseCaps) -> None:
         super().__init__()
         self.weight, self.routing = layer.weight, layer.routing
+        self.sharpness = float(getattr(layer.routing, "sharpness", 1.0))
 
     def forward(self, capsules: Capsules, trace: bool = False) -> RoutingOutput:
-        v = stored_votes_routing(capsules.poses, self.weight, self.routing.iterations)
+        v = stored_votes_routing(capsules.poses, self.weight, self.routing.iterations, self.sharpness)
         return RoutingOutput(v, length(v))
 
 
 def stored_votes_routing(
-    poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"], iterations: int = 3
+    poses: Float[Tensor, "b i p"], weight: Float[Tensor, "i j d p"], iterations: int = 3, sharpness: float = 1.0
 ) -> Float[Tensor, "b j d"]:
     u_hat = torch.einsum("bip,ijdp->bjid", poses, weight).contiguous()
     b = u_hat.new_zeros(u_hat.shape[:3])
@@ -47,7 +49,7 @@ def stored_votes_routing(
     for r in range(iterations):
         v = squash(b.softmax(1).unsqueeze(2) @ u_hat)
         if r < iterations - 1:
-            b = b + (u_hat @ v.transpose(2, 3)).squeeze(3)
+            b = b + sharpness * (u_hat @ v.transpose(2, 3)).squeeze(3)
     return v.squeeze(2)
 
 
@@ -129,12 +131,8 @@ def pairs(size: int, twin: Twin) -> Work:
 
 
 CASES: dict[str, tuple[Callable[[int, Twin], Work], int]] = {
-    **{f"train {name}": (partial(training, name), 128) for name in ("capsnet-mnist", "capsnet-multimnist")},
-    **{
-        f"train {name}-small": (partial(training, f"{name}-small"), 128)
-        for name in ("capsnet-mnist", "capsnet-multimnist")
-    },
-    **{f"infer {name}": (partial(inference, name), 256) for name in ("capsnet-mnist", "capsnet-multimnist")},
+    **{f"train {name}": (partial(training, name), 128) for name in (*PAPERS, *(f"{name}-small" for name in PAPERS))},
+    **{f"infer {name}": (partial(inference, name), 256) for name in PAPERS},
     "train matrix-smallnorb": (partial(training, "matrix-smallnorb"), 8),
     "train matrix-smallnorb-small": (partial(training, "matrix-smallnorb-small"), 32),
     "infer capsnet-multimnist-small": (partial(inference, "capsnet-multimnist-small"), 256),

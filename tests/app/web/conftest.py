@@ -1,6 +1,7 @@
 """A real server on a real socket, with the package's weights or, where there are none yet, a briefly trained model."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,10 +16,13 @@ import pytest
 import torch
 
 from torchcaps import data as named
+from torchcaps.app.publish import find_runtime, write_site
 from torchcaps.app.web.engine import Engine
 from torchcaps.app.web.limits import Limits
 from torchcaps.app.web.server import create_app, listen, make_server
+from torchcaps.core.errors import UserError
 from torchcaps.data.synthetic.multimnist import RULES, Digits, PairStream
+from torchcaps.data.tensors import TensorSet
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.registry import create_model
 from torchcaps.training.loop import train_step
@@ -59,9 +63,9 @@ def engine(model: torch.nn.Module) -> Engine:
 
 
 @contextmanager
-def running(engine: Engine, limits: Limits | None = None) -> Iterator[str]:
+def running(engine: Engine, limits: Limits | None = None, token: str | None = None) -> Iterator[str]:
     """The address of a server that lives as long as the block."""
-    server = make_server(create_app(engine, limits=limits))
+    server = make_server(create_app(engine, token, limits=limits))
     with listen("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
@@ -75,6 +79,79 @@ def running(engine: Engine, limits: Limits | None = None) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def address(engine: Engine) -> Iterator[str]:
     with running(engine) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def runtime() -> dict[str, Path]:
+    """ONNX Runtime Web, fetched once by npm as any user's `publish` does."""
+    try:
+        return find_runtime(None)
+    except UserError as error:
+        skip_or_fail(str(error))
+        raise
+
+
+def pictures(name: str, image: tuple[int, int, int], classes: tuple[str, ...]) -> TensorSet:
+    """Noise of two images a class, in bytes."""
+    generator = torch.Generator().manual_seed(len(classes))
+    pixels = torch.randint(0, 256, (2 * len(classes), *image), generator=generator, dtype=torch.uint8)
+    labelled = (pixels, torch.arange(len(classes)).repeat(2))
+    return TensorSet(name, name, image, classes, train=labelled, tested=labelled)
+
+
+SPECIES = ("Rose", "Ox-eye daisy", "Bird of paradise (Strelitzia reginae)", "Deep-rooted dandelion of northern meadows")
+
+
+@pytest.fixture(scope="session")
+def engines(engine: Engine) -> dict[str, Engine]:
+    """Models that need different pages: pairs of digits; toys without a decoder, by EM; photographs of many classes."""
+    torch.manual_seed(0)
+    toys = create_model("matrix-smallnorb-small", channels=8, primary_types=2, types=(), classes=3)
+    names = tuple(f"{SPECIES[n % 4]}, no. {n}" for n in range(200))
+    photographs = create_model(
+        "capsnet-mnist",
+        image=(3, 24, 24),
+        classes=200,
+        channels=8,
+        primary_types=2,
+        dim=8,
+        routing="self-attention",
+        decoder="conv",
+    )
+    return {
+        "digits": engine,
+        "toys": Engine(toys, "matrix-smallnorb-small", pictures("toys", (2, 32, 32), ("animal", "human", "car"))),
+        "photographs": Engine(photographs, "capsnet", pictures("photographs", (3, 24, 24), names)),
+    }
+
+
+@pytest.fixture(scope="session")
+def site(engines: dict[str, Engine], runtime: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published") / "site"
+    write_site(engines, folder, runtime)
+    return folder
+
+
+@contextmanager
+def hosting(folder: Path, log: Path) -> Iterator[str]:
+    """The address of a plain web host; `log` gets a line for every request."""
+    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(folder)]
+    with log.open("wb") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            assert process.stdout is not None
+            yield re.search(r"http://[\d.:]+", process.stdout.readline())[0]  # pyright: ignore[reportOptionalSubscript]
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def site_address(site: Path) -> Iterator[str]:
+    with hosting(site, site.parent / "requests.log") as url:
         yield url
 
 

@@ -3,6 +3,7 @@
 import base64
 import io
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -62,6 +63,17 @@ def test_three_ways_to_send_an_image_are_one(client, image):
     answers = [client.post("/api/look", json={"image": body}).json()["lengths"] for body in bodies]
     assert answers[0] == pytest.approx(answers[1], abs=2e-4)
     assert answers[1] == answers[2]
+
+
+def test_the_example_of_the_documentation_runs(engine, model):
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    found = {}
+    with running(engine, token="secret") as address:
+        exec(code.replace('"..."', '"secret"').replace("http://127.0.0.1:8642", address), found)
+        found["server"].close()
+    lengths = model(torch.from_numpy(found["image"])[None].float() / 255).lengths[0]
+    torch.testing.assert_close(torch.tensor(found["answer"]["lengths"]), lengths.detach(), atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize("corner", [None, [0, 8]])

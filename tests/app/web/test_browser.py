@@ -1,4 +1,4 @@
-"""What a person does with the page, done in the system's Chromium."""
+"""What a person does with the page, done in the system's Chromium: served by torchcaps, and published as a site."""
 
 import io
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import running
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from torchcaps.app.web.engine import Engine
 from torchcaps.models.registry import create_model
@@ -20,7 +20,7 @@ PIXELS = "() => Array.from(document.querySelector('%s').getContext('2d').getImag
 LENGTHS = "() => [...document.querySelectorAll('.bar .value')].map((value) => value.textContent)"
 
 
-def visit(browser: Browser, url: str, **options: object) -> Page:
+def visit(browser: Browser | BrowserContext, url: str, **options: object) -> Page:
     """A page that is ready. What it logs as an error or asks of another machine is kept in its `troubles`."""
     page = browser.new_page(**options)
     page.set_default_timeout(PATIENCE)
@@ -35,12 +35,29 @@ def visit(browser: Browser, url: str, **options: object) -> Page:
     return page
 
 
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    opened = visit(browser, address, viewport={"width": 1280, "height": 1100})
+@pytest.fixture(scope="module")
+def visitors(browser: Browser) -> Iterator[BrowserContext]:
+    """One visitor of the published site, so that its runtime is loaded once."""
+    context = browser.new_context(viewport={"width": 1280, "height": 1100})
+    yield context
+    context.close()
+
+
+@pytest.fixture(params=["server", "site"])
+def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
+    if request.param == "server":
+        address = request.getfixturevalue("address")
+        opened = visit(browser, address, viewport={"width": 1280, "height": 1100})
+    else:
+        address = request.getfixturevalue("site_address")
+        opened = visit(request.getfixturevalue("visitors"), address)
     yield opened
     assert opened.troubles == []
     opened.close()
+
+
+served = pytest.mark.parametrize("page", ["server"], indirect=True)
+"""For what does not depend on the engine."""
 
 
 def changed(page: Page, expression: str, before: object) -> None:
@@ -94,6 +111,7 @@ def test_drag_turn_scale_and_slant(page):
     assert size > 1
 
 
+@served
 def test_bars_and_pictures_follow(page):
     labels = page.locator(".bar[data-tone=red] .label, .bar[data-tone=green] .label").all_inner_texts()
     captions = page.locator("#tiles figcaption").all_inner_texts()
@@ -164,6 +182,7 @@ def test_upload(page):
     assert len(set(page.evaluate(PIXELS % "#canvas"))) > 50
 
 
+@served
 def test_the_skip_link_leaves_the_composition(page):
     page.get_by_role("button", name="Shuffle").click()
     page.evaluate("() => { window.isSame = true; }")
@@ -175,7 +194,7 @@ def test_the_skip_link_leaves_the_composition(page):
     assert page.evaluate(PIXELS % "#canvas") == before
 
 
-def test_a_shared_address_brings_everything_back(browser, address, page):
+def test_a_shared_address_brings_everything_back(browser, page):
     page.get_by_role("button", name="Shuffle").click()
     page.locator(".bar").nth(8).click()
     page.get_by_role("slider", name="Number 2", exact=True).fill("-0.2")
@@ -187,7 +206,10 @@ def test_a_shared_address_brings_everything_back(browser, address, page):
     expect(other.get_by_role("slider", name="Number 2", exact=True)).to_have_value("-0.2")
     expect(other.get_by_role("radio", name="Round 5")).to_be_checked()
     other.close()
-    nonsense = visit(browser, f"{address}/#layers=1~NaN~~_x_99999~0~0~0~1~0&ink=%%%&capsule=77&round=-1&nudges=a_b")
+    address = page.url.partition("#")[0]
+    nonsense = visit(
+        browser, f"{address}#layers=1~NaN~~_x_99999~0~0~0~1~0&ink=%%%&capsule=77&round=-1&nudges=a_b&model=none"
+    )
     assert nonsense.troubles == []
     nonsense.close()
 
@@ -216,6 +238,7 @@ def test_save(page):
     assert len(set(frames)) >= 3
 
 
+@served
 def test_keyboard_alone(page):
     def tab_to(selector: str) -> None:
         for _ in range(80):
@@ -248,6 +271,7 @@ def test_keyboard_alone(page):
     expect(page.locator("#readout")).to_contain_text("Row 1, column 2, to 3: coupling")
 
 
+@served
 @pytest.mark.parametrize("width", [360, 390, 768, 1280, 1920])
 def test_it_fits_any_screen(page, width):
     page.set_viewport_size({"width": width, "height": 844})

@@ -9,12 +9,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from torch import Tensor
 
 from torchcaps.app.web import parsing
 from torchcaps.app.web.batching import Batcher
 from torchcaps.app.web.engine import Engine, Question, Vectors, encode
 from torchcaps.app.web.limits import Limits, Refused, read_body
 from torchcaps.app.web.samples import load_samples
+from torchcaps.kernels.workspace import return_freed_memory
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -24,15 +26,14 @@ class Api:
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self.engine, self.limits = engine, limits
-        self.about = engine.about()
-        self.samples = load_samples(engine.data)
+        self.about = JSONResponse(engine.about()).body
+        self.samples = JSONResponse(load_samples(engine.data)).body
         self.handwritten = engine.data.handwritten
         # An image in base64 is a third longer, and there are vectors beside it.
         self.json_bytes = max(limits.json_bytes, 2 * math.prod(engine.image))
         compute = ThreadPoolExecutor(1, thread_name_prefix="model")
         self.pictures = ThreadPoolExecutor(1, thread_name_prefix="pictures")
         self.looks = Batcher(engine.look, compute)
-        self.comparisons = Batcher(engine.compare, compute)
         self.decodings = Batcher(engine.decode, compute)
         self.routings = Batcher(engine.route, compute, largest=8)
 
@@ -42,25 +43,20 @@ class Api:
             ("GET", "samples", self.get_samples, True),
             ("POST", "look", self.look, True),
             ("POST", "picture", self.picture, True),
-            ("POST", "baseline", self.baseline, self.engine.baseline is not None),
             ("POST", "decode", self.decode, self.engine.decoder is not None),
             ("POST", "routing", self.routing, self.engine.traces),
         ]
         return [Route(f"/{name}", handler, methods=[method]) for method, name, handler, offered in table if offered]
 
     async def get_model(self, request: Request) -> Response:
-        return JSONResponse(self.about)
+        return Response(self.about, media_type="application/json")
 
     async def get_samples(self, request: Request) -> Response:
-        return JSONResponse(self.samples)
+        return Response(self.samples, media_type="application/json")
 
     async def look(self, request: Request) -> Response:
         body = await self._json(request)
         return JSONResponse(await self.looks.ask(self._image(body)))
-
-    async def baseline(self, request: Request) -> Response:
-        body = await self._json(request)
-        return JSONResponse(await self.comparisons.ask(self._image(body)))
 
     async def decode(self, request: Request) -> Response:
         body = await self._json(request)
@@ -77,10 +73,15 @@ class Api:
     async def picture(self, request: Request) -> Response:
         content = await read_body(request, self.limits.picture_bytes, self.limits.body_seconds)
         loop = asyncio.get_running_loop()
-        pixels = await loop.run_in_executor(
-            self.pictures, parsing.read_picture, content, self.engine.image, self.handwritten
-        )
+        pixels = await loop.run_in_executor(self.pictures, self._read_picture, content)
         return JSONResponse({"image": encode(pixels)})
+
+    def _read_picture(self, content: bytes) -> Tensor:
+        """A picture file of 70 kB may take 250 MB while it is decoded, which are not kept for the next one."""
+        try:
+            return parsing.read_picture(content, self.engine.image, self.handwritten)
+        finally:
+            return_freed_memory()
 
     def _image(self, body: dict[str, Any]) -> Any:
         return parsing.parse_image(body.get("image"), self.engine.image)

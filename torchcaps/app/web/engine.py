@@ -4,26 +4,26 @@ Nothing here changes the model, so that one model serves all clients.
 """
 
 import base64
-import copy
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.app.web.receptive import Placement, placement
-from torchcaps.core.functional import coupling_entropy, votes
+from torchcaps.app.web.receptive import grid_of, placement
+from torchcaps.app.web.rounds import can_be_shown, rounds, spread, voting
 from torchcaps.core.types import Capsules, RoutingOutput
 from torchcaps.data import DataSet, resolve
 from torchcaps.data.folder.listing import readable
 from torchcaps.models.capsnet import CapsNet
-from torchcaps.models.pretrained import PRETRAINED
-from torchcaps.models.registry import MODELS, count_parameters, create_model
+from torchcaps.models.matrix import MatrixCaps
+from torchcaps.models.registry import count_parameters
 from torchcaps.models.window import Window
-from torchcaps.routing import routing_name
+from torchcaps.routing import EM, Heinsen, Heinsen2022, VariationalBayes, routing_name
 
-ITERATIONS = 5
 DIGITS = 4
+LOG_DENSITIES = (EM, Heinsen, Heinsen2022, VariationalBayes)
+"""Routings whose agreement is a logarithm of a density, not a product that is positive where both agree."""
 
 
 class Vectors(NamedTuple):
@@ -58,7 +58,7 @@ def _round(value: Any) -> Any:
 
 
 class Engine:
-    """A model, and the pretrained CNN for the same images to compare it with, if there is one."""
+    """A model, the data it was trained on, and what the page can ask of it."""
 
     def __init__(self, model: nn.Module, name: str, data: str | DataSet, accuracy: float | None = None) -> None:
         self.model, self.name, self.data, self.accuracy = model.eval(), name, resolve(data), accuracy
@@ -67,26 +67,11 @@ class Engine:
         self.image: tuple[int, int, int] = config.image
         self.objects: int = config.objects
         self.labels = [readable(name) for name in self.data.classes]
-        self.baseline_name = self._find_baseline()
-        self.baseline: nn.Module | None = None
-        if self.baseline_name:
-            self.baseline = create_model(self.baseline_name, pretrained=True).eval().to(self.device)
         with torch.inference_mode():
             example = model(torch.zeros(1, *self.image, device=self.device))
         self.dim = None if example.capsules is None else example.capsules.shape[2]
         self.decoder: nn.Module | None = getattr(model, "decoder", None)
         self.window = next((layer for layer in model.modules() if isinstance(layer, Window)), None)
-
-    def _find_baseline(self) -> str | None:
-        if not isinstance(self.model, CapsNet):
-            return None
-        config = self.model.config
-        wanted = (config.image, config.objects, config.classes)
-        for name in PRETRAINED:
-            other = MODELS[name].config if name in MODELS else None
-            if name.startswith("cnn-") and other and (other.image, other.objects, other.classes) == wanted:
-                return name
-        return None
 
     @property
     def hidden(self) -> int:
@@ -95,18 +80,19 @@ class Engine:
 
     @property
     def traces(self) -> bool:
-        """Whether it can be shown what each place in the image votes for: capsules of a hidden layer have no place."""
-        return isinstance(self.model, CapsNet) and not self.hidden
+        """Whether it can be shown what each place in the image votes for."""
+        return can_be_shown(self.model)
 
     def about(self) -> dict[str, Any]:
         routing = None
-        if isinstance(self.model, CapsNet) and self.traces:
-            types, rows, columns = self.model.grid
-            place: Placement = placement(self.model, rows)
+        if isinstance(self.model, CapsNet | MatrixCaps) and self.traces:
+            types, rows, columns = grid_of(self.model)
+            place = placement(self.model, rows)
             used = self.model.classes.routing
             routing = {
                 "name": routing_name(used),
                 "iterations": used.iterations,
+                "agreement": "log density" if isinstance(used, LOG_DENSITIES) else "product",
                 "grid": {"types": types, "rows": rows, "columns": columns, "start": place.start, "step": place.step},
             }
         return {
@@ -120,10 +106,10 @@ class Engine:
             "objects": self.objects,
             "overlay": self.data.overlay,
             "dimensions": self.dim,
+            "matrices": isinstance(self.model, MatrixCaps),
             "decoder": self.decoder is not None,
             "hidden": self.hidden,
             "routing": routing,
-            "baseline": self.baseline_name,
         }
 
     @torch.inference_mode()
@@ -153,13 +139,6 @@ class Engine:
         return [[0, 0]] * len(images) if self.window is None else self.window.corner(self._stacked(images)).tolist()
 
     @torch.inference_mode()
-    def compare(self, images: list[Float[Tensor, "c h w"]]) -> list[dict[str, Any]]:
-        assert self.baseline is not None
-        lengths = self.baseline(self._stacked(images)).lengths.cpu()
-        longest = lengths.topk(self.objects, dim=1).indices
-        return [{"lengths": rounded(row), "longest": best.tolist()} for row, best in zip(lengths, longest, strict=True)]
-
-    @torch.inference_mode()
     def decode(self, requests: list[Vectors]) -> list[dict[str, Any]]:
         assert self.decoder is not None
         counts = [len(request.poses) for request in requests]
@@ -176,21 +155,11 @@ class Engine:
 
     @torch.inference_mode()
     def route(self, questions: list[Question]) -> list[dict[str, Any]]:
-        """The first iterations of a routing do not depend on how many follow: each is shown as a routing of its own."""
         model = self.model
-        assert isinstance(model, CapsNet)
+        assert isinstance(model, CapsNet | MatrixCaps)
         images = [question.image for question in questions]
-        children = model.features(self._stacked(images))
-        predictions = votes(children.poses, model.classes.weight)
-        steps: list[RoutingOutput] = []
-        for iterations in range(1, ITERATIONS + 1):
-            routing = copy.copy(model.classes.routing)
-            routing.iterations = iterations
-            output = routing(predictions, children, trace=True)
-            if output.trace is None or len(output.trace.couplings) != iterations:
-                steps = steps or [output]
-                break
-            steps.append(output)
+        children, made = voting(model, self._stacked(images))
+        steps = rounds(model.classes.routing, made, children)
         usual = steps[min(model.classes.routing.iterations, len(steps)) - 1].activations
         corners = self._corners(images)
         return [
@@ -201,7 +170,7 @@ class Engine:
 
 
 def _explain(n: int, parents: list[int], children: Capsules, steps: list[RoutingOutput]) -> dict[str, Any]:
-    present = children.activations[n]
+    present = children.activations[n : n + 1]
     rows = []
     for step in steps:
         assert step.trace is not None
@@ -209,9 +178,9 @@ def _explain(n: int, parents: list[int], children: Capsules, steps: list[Routing
         rows.append(
             {
                 "lengths": rounded(step.activations[n]),
-                "spread": round(float(coupling_entropy(couplings).exp() @ present / present.sum()), DIGITS),
+                "spread": round(float(spread(couplings[None], present)), DIGITS),
                 "couplings": rounded(couplings[:, parents].T),
                 "agreement": rounded(agreement[:, parents].T),
             }
         )
-    return {"parents": parents, "activations": rounded(present), "iterations": rows}
+    return {"parents": parents, "activations": rounded(present[0]), "iterations": rows}

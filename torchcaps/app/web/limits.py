@@ -1,15 +1,10 @@
-"""Which requests are answered: from which sites, how many, how large. Every refusal says why in one sentence."""
+"""How many requests and bytes a client may send, and how long it may take. Every refusal says why in one sentence."""
 
 import asyncio
-import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
-import h11
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Refused(Exception):
@@ -22,26 +17,30 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Limits:
+    """`each` is of one client, by which an address is meant: on one machine all clients are one."""
+
     json_bytes: int = 1_000_000
     picture_bytes: int = 8_000_000
+    bodies_bytes: int = 64_000_000
+    """Of all requests together that are here and not answered yet."""
+    head_seconds: float = 5.0
+    """From the first byte of a request to the last of its headers."""
+    idle_seconds: float = 5.0
+    """Without a request, before the token was shown."""
+    kept_seconds: float = 60.0
+    """Without a request, afterwards."""
     body_seconds: float = 10.0
-    in_flight: int = 64
+    write_seconds: float = 5.0
+    """In which a client reads nothing of its answer."""
+    connections: int = 512
+    connections_each: int = 384
+    in_flight: int = 192
+    in_flight_each: int = 128
+    """Requests that are computed or wait for it: those still arriving, or being read by the client, hold nobody up."""
     per_second: float = 500.0
-    """Of one client (an address). A page that follows a drag asks about a hundred times a second."""
+    """Of one client. A page that follows a drag asks about a hundred times a second."""
     burst: float = 1000.0
     clients_remembered: int = 1024
-
-
-SECURITY_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
 
 
 class RateLimit:
@@ -59,75 +58,6 @@ class RateLimit:
         if len(self._buckets) > self.limits.clients_remembered:
             self._buckets.popitem(last=False)
         return allowed
-
-
-class Guard:
-    """Around the application: origins, request rate, requests at the same time, and the headers of every answer.
-
-    A page elsewhere on the web can make a browser send requests here, which shows in Origin; or make a name of its own
-    point here (DNS rebinding), which shows in Host and is refused by starlette's `TrustedHostMiddleware`.
-    """
-
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
-        self.app, self.limits = app, limits
-        self.rate = RateLimit(limits)
-        self.in_flight = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        is_api = scope["path"].startswith("/api/")
-        is_gone = False
-
-        async def receive_guarded() -> Message:
-            nonlocal is_gone
-            message = await receive()
-            is_gone = is_gone or message["type"] == "http.disconnect"
-            return message
-
-        async def send_guarded(message: Message) -> None:
-            nonlocal is_gone
-            if is_gone:
-                return
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(SECURITY_HEADERS)
-                headers["cache-control"] = "no-store" if is_api else "no-cache"
-            try:
-                await send(message)
-            except h11.LocalProtocolError:
-                # What follows the headers was not HTTP: uvicorn has answered 400 and closed the connection by itself.
-                is_gone = True
-
-        try:
-            _check_origin(Headers(scope=scope))
-            if is_api:
-                self._check_numbers(scope)
-        except Refused as refused:
-            retry = {"retry-after": "1"} if refused.status == 429 else None
-            answer = JSONResponse({"error": refused.message}, refused.status, retry)
-            await answer(scope, receive, send_guarded)
-            return
-        self.in_flight += is_api
-        try:
-            await self.app(scope, receive_guarded, send_guarded)
-        finally:
-            self.in_flight -= is_api
-
-    def _check_numbers(self, scope: Scope) -> None:
-        client = (scope.get("client") or ("unknown", 0))[0]
-        if not self.rate.allows(client, time.monotonic()):
-            raise Refused(429, f"too many requests: at most {self.limits.per_second:.0f} a second")
-        if self.in_flight >= self.limits.in_flight:
-            raise Refused(429, f"too many requests at the same time: at most {self.limits.in_flight}")
-
-
-def _check_origin(headers: Headers) -> None:
-    host, origin = headers.get("host", ""), headers.get("origin")
-    is_foreign = origin is not None and origin not in (f"http://{host}", f"https://{host}")
-    is_cross_site = headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
-    if is_foreign or is_cross_site:
-        raise Refused(403, "requests from other sites are not answered")
 
 
 async def read_body(request: Request, most: int, seconds: float) -> bytes:

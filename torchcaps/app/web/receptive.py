@@ -1,10 +1,11 @@
-"""The position of each primary capsule in the image."""
+"""The position of each capsule that votes for the classes, in the image."""
 
 from typing import NamedTuple
 
 from torch import nn
 
 from torchcaps.models.capsnet import CapsNet
+from torchcaps.models.matrix import MatrixCaps
 from torchcaps.nn.conv import ConvCaps
 
 
@@ -15,10 +16,19 @@ class Placement(NamedTuple):
     step: float
 
 
-def placement(model: CapsNet, rows: int) -> Placement:
+def grid_of(model: CapsNet | MatrixCaps) -> tuple[int, int, int]:
+    """Types, rows and columns of the capsules that vote for the classes."""
+    return model.grid if isinstance(model, CapsNet) else model.classes.grid
+
+
+def placement(model: CapsNet | MatrixCaps, rows: int) -> Placement:
     """Follow the centre of the receptive field through the strides, kernels and paddings on the way."""
     start, step = 0.0, 1.0
-    for module in [*model.backbone.modules(), model.primary.conv, *model.conv]:
+    if isinstance(model, CapsNet):
+        capsules, height = model.conv, model.seen[1]
+    else:
+        capsules, height = model.layers, model.config.image[1]
+    for module in [*model.backbone.modules(), model.primary.conv, *capsules]:
         if isinstance(module, nn.PixelUnshuffle):
             factor = module.downscale_factor
             start, step = start + step * (factor - 1) / 2, step * factor
@@ -28,7 +38,6 @@ def placement(model: CapsNet, rows: int) -> Placement:
             start, step = start + step * ((kernel - 1) / 2 - padding), step * stride
         elif isinstance(module, ConvCaps):
             start, step = start + step * (module.kernel - 1) / 2, step * module.stride
-    height = model.seen[1]
     if start + step * (rows - 1) > height:
         return Placement(height / rows / 2 - 0.5, height / rows)
     return Placement(start, step)

@@ -1,11 +1,16 @@
 """The server: the static page, the JSON interface, and the socket on which both are answered."""
 
+import html
+import json
+import math
 import mimetypes
 import socket
 import sys
+import tempfile
 import threading
 import webbrowser
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -19,31 +24,43 @@ from starlette.routing import Mount, Router
 from starlette.staticfiles import StaticFiles
 from torch import nn
 
+from torchcaps.app.web import log
 from torchcaps.app.web.api import Api
+from torchcaps.app.web.connections import BACKLOG, Connection, Roster
 from torchcaps.app.web.engine import Engine
-from torchcaps.app.web.limits import SECURITY_HEADERS, Guard, Limits, Refused
+from torchcaps.app.web.guard import SECURITY_HEADERS, Guard
+from torchcaps.app.web.limits import Limits, Refused
+from torchcaps.app.web.token import new_token
 from torchcaps.core.errors import UserError
 from torchcaps.data import DataSet
+from torchcaps.kernels.workspace import share_freed_memory
 
 STATIC = Path(__file__).parent / "static"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+SOCKET_BYTES = 1 << 17
 # Windows takes the types of files from its registry, which may say that a script is plain text.
 mimetypes.add_type("text/javascript", ".js")
 
 
-def create_app(engine: Engine, hosts: Sequence[str] = LOOPBACK, limits: Limits | None = None) -> Starlette:
+def create_app(
+    engine: Engine, token: str | None, hosts: Sequence[str] = LOOPBACK, limits: Limits | None = None
+) -> Starlette:
+    """Without a token, everybody who can reach the server is answered."""
     limits = limits or Limits()
-    return Starlette(
+    roster = Roster(limits)
+    app = Starlette(
         routes=[
             Mount("/api", Router(Api(engine, limits).routes(), redirect_slashes=False)),
             Mount("/", StaticFiles(directory=STATIC, html=True)),
         ],
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
-            Middleware(Guard, limits=limits),
+            Middleware(Guard, limits=limits, roster=roster, token=token),
         ],
         exception_handlers={Refused: _refused, HTTPException: _http_error, Exception: _failed},  # pyright: ignore[reportArgumentType]
     )
+    app.state.roster = roster
+    return app
 
 
 async def _refused(request: Request, error: Refused) -> Response:
@@ -63,16 +80,25 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 def listen(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), backlog=512)
+        listening = socket.create_server((host, port), backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UserError(f"cannot listen on {host}:{port} ({why}); --port 0 takes any free port") from None
+    # Of every connection: the system would let them grow to megabytes.
+    for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        listening.setsockopt(socket.SOL_SOCKET, buffer, SOCKET_BYTES)
+    return listening
 
 
 def make_server(app: Starlette) -> uvicorn.Server:
-    # proxy_headers would let anybody choose the address that the rate limit counts.
+    # One parser of HTTP on every machine, whatever else is installed. proxy_headers would let anybody choose the
+    # address that the limits count.
     config = uvicorn.Config(
         app,
+        http=partial(Connection, roster=app.state.roster),  # pyright: ignore[reportArgumentType]
+        backlog=BACKLOG,
+        timeout_keep_alive=math.ceil(app.state.roster.limits.kept_seconds),
+        log_config=log.CONFIGURATION,
         log_level="error",
         access_log=False,
         lifespan="off",
@@ -92,14 +118,33 @@ def serve(
     port: int = 8642,
     open_browser: bool = True,
     host: str = "127.0.0.1",
+    with_token: bool = True,
+    as_json: bool = False,
 ) -> None:
-    """Serve the playground until Ctrl-C. Requests must name `host` or this machine as the server they are for."""
+    """Serve the playground until Ctrl-C. Requests must name `host` or this machine as the server they are for.
+
+    Without a token everybody answers who can connect, such as other users of this machine. `as_json` prints where it is
+    to standard output as one line.
+    """
     if host in ("0.0.0.0", "::", ""):
         raise UserError("host must be the one address that others use, such as 192.168.1.5, not all addresses")
-    app = create_app(Engine(model, name, data, accuracy), (*LOOPBACK, host))
-    with listen(host, port) as listening:
-        address = f"http://{host}:{listening.getsockname()[1]}/"
-        print(f"The playground is at {address} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    share_freed_memory()
+    token = new_token() if with_token else None
+    app = create_app(Engine(model, name, data, accuracy), token, (*LOOPBACK, host))
+    with listen(host, port) as listening, tempfile.TemporaryDirectory(prefix="torchcaps-") as private:
+        port = listening.getsockname()[1]
+        address = f"http://{host}:{port}/" + (f"?token={token}" if token else "")
+        if as_json:
+            print(json.dumps({"address": address, "port": port, "token": token, "model": name}), flush=True)
+        else:
+            print(f"The playground is at {address} (Ctrl-C ends it)", file=sys.stderr, flush=True)
         if open_browser:
-            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+            _open(address, Path(private))
         make_server(app).run(sockets=[listening])
+
+
+def _open(address: str, private: Path) -> None:
+    """By a page in a folder that only its owner can read: every user can see how a browser was called."""
+    page, link = private / "open.html", html.escape(address)
+    page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={link}"><a href="{link}">Open</a>')
+    threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()

@@ -1,15 +1,15 @@
 // Panel 1: put a picture together.
 
-import { Problem, postFile } from "./api.js";
+import { Problem } from "./channel.js";
 import { $, announce, make, notice } from "./dom.js";
 import { attachHandles } from "./handles.js";
-import { NEUTRAL, RANGES, clamp, combine, stroke, warp } from "./layers.js";
-import { fromBase64, paint } from "./pixels.js";
+import { NEUTRAL, RANGES, clamp, combine, slantWord, stroke, warp } from "./layers.js";
+import { paint } from "./pixels.js";
 
 const SLIDERS = [
   { name: "turn", label: "Turn", step: 1, text: (value) => `${Math.round(value)}°` },
   { name: "size", label: "Size", step: 0.01, text: (value) => `${Math.round(value * 100)} %` },
-  { name: "slant", label: "Slant", step: 0.01, text: (value) => value.toFixed(2) },
+  { name: "slant", label: null, step: 0.01, text: (value) => value.toFixed(2) },
 ];
 const KEYS = {
   ArrowLeft: ["x", -1], ArrowRight: ["x", 1], ArrowUp: ["y", -1], ArrowDown: ["y", 1],
@@ -22,7 +22,7 @@ export class Compose {
     this.state = state;
     this.shape = state.about.image;
     this.sampleSize = state.samples.shape ? state.samples.shape.reduce((a, b) => a * b, 1) : 0;
-    this.pixels = fromBase64(state.samples.pixels);
+    this.pixels = state.samples.pixels;
     this.image = new Uint8Array(state.length);
     this.cards = $("layers");
     this.#words();
@@ -67,13 +67,20 @@ export class Compose {
 
   #words() {
     const { about, samples } = this.state;
+    const [isColour, isStereo] = [about.image[0] === 3, about.image[0] === 2];
     if (!samples.labels.length) {
-      $("compose-says").textContent = "Draw with mouse, finger or pen, or upload a picture.";
-      for (const id of ["shuffle"]) $(id).hidden = true;
+      $("compose-says").textContent = `Draw with mouse, finger or pen${isStereo ? "" : ", or upload a picture"}.`;
+      $("shuffle").hidden = true;
       document.querySelector("input[name=tool][value=move]").closest("label").hidden = true;
       document.querySelector("input[name=tool][value=draw]").checked = true;
     } else if (about.objects === 1) {
-      $("compose-says").textContent = "Drag the picture, turn and stretch it by its handles, or draw your own.";
+      $("compose-says").textContent = `Drag the picture, turn and stretch it by its handles, or ${isColour ? "upload" : "draw"} your own.`;
+    } else if (!about.handwritten) {
+      $("compose-says").textContent = "Drag the pictures over each other, turn and stretch them by their handles, or draw your own.";
+    }
+    if (isStereo) {
+      $("compose-says").textContent += " The network sees a picture of each of two cameras; the left one is shown.";
+      $("upload").hidden = true;
     }
   }
 
@@ -97,8 +104,9 @@ export class Compose {
   }
 
   #sliders() {
-    this.inputs = SLIDERS.map(({ name, label, step, text }) => {
+    this.inputs = SLIDERS.map(({ name, label: given, step, text }) => {
       const [min, max] = RANGES[name];
+      const label = given ?? slantWord(this.state.about);
       const value = make("output");
       const input = make("input", {
         type: "range", min, max, step, "aria-label": label,
@@ -162,7 +170,7 @@ export class Compose {
     thumb.setAttribute("aria-pressed", isSelected);
     thumb.setAttribute(
       "aria-label",
-      `Picture ${index + 1}, ${label}. Arrow keys move, [ and ] turn, plus and minus scale, comma and full stop slant.`,
+      `Picture ${index + 1}, ${label}. Arrow keys move, [ and ] turn, plus and minus scale, comma and full stop ${slantWord(this.state.about).toLowerCase()}.`,
     );
     paint(thumb.firstChild, this.state.samples.shape, this.sample(layer));
     card.querySelector("select").value = this.state.samples.labels[layer.sample];
@@ -237,9 +245,9 @@ export class Compose {
 
   async #read(file) {
     try {
-      const { image } = await postFile("picture", file);
+      const image = await this.state.engine.read(file);
       this.state.layers = [];
-      this.state.ink = fromBase64(image);
+      this.state.ink = image;
       this.state.chosen = null;
       this.state.nudges.fill(0);
       this.state.change("picture");
@@ -256,6 +264,7 @@ export const firstLayers = (state) => {
   const { labels } = state.samples;
   const pick = (label, skip) => labels.flatMap((value, at) => (value === label ? [at] : []))[skip] ?? 0;
   if (!labels.length) return [];
-  if (state.about.objects === 1) return [{ ...NEUTRAL, sample: pick(3, 2) }];
-  return [{ ...NEUTRAL, sample: pick(2, 1), x: -4, y: -1 }, { ...NEUTRAL, sample: pick(7, 4), x: 4, y: 1 }];
+  const last = state.about.classes.length - 1;
+  if (state.about.objects === 1) return [{ ...NEUTRAL, sample: pick(Math.min(3, last), 2) }];
+  return [{ ...NEUTRAL, sample: pick(Math.min(2, last - 1), 1), x: -4, y: -1 }, { ...NEUTRAL, sample: pick(Math.min(7, last), 4), x: 4, y: 1 }];
 };

@@ -1,15 +1,15 @@
 // The frame around a layer: drag it to move, its knob to turn, its corner to scale, its side to slant.
 
 import { svg } from "./dom.js";
-import { inkBox, toCanvas } from "./layers.js";
-
-const KNOB = 1.15;
-const REACH = 4;
+import { inkBox, slantWord, toCanvas } from "./layers.js";
 
 export function attachHandles(overlay, compose) {
   const { state } = compose;
   const [, h, w] = compose.shape;
+  // As large on the screen whatever the size of the images.
+  const [KNOB, REACH] = [0.032 * w, 0.11 * w];
   overlay.setAttribute("viewBox", `0 0 ${w} ${h}`);
+  overlay.style.setProperty("--pixel", w / 36);
   let drag = null;
 
   const toPixels = (event) => {
@@ -73,7 +73,7 @@ export function attachHandles(overlay, compose) {
       svg("line", { x1: top[0], y1: top[1], x2: knob[0], y2: knob[1], class: "stem" }),
       handle("turn", knob, "Turn"),
       handle("size", corners[2], "Scale"),
-      handle("slant", point(-halfWidth, -halfHeight), "Slant"),
+      handle("slant", point(-halfWidth, -halfHeight), slantWord(state.about)),
     ];
   }
 

@@ -1,9 +1,10 @@
 // A value for each place of the grid of primary capsules, drawn over the part of the image that it sits on.
 
 import { $, format, hideTip, make, showTip } from "./dom.js";
-import { BLUE, brightness } from "./pixels.js";
+import { BLUE, paint } from "./pixels.js";
 
 const SCALE = 10;
+const DIM = 0.55;
 const COLD = [120, 150, 255];
 
 // One number for each place: the mean over the capsule types there, weighted by how active each is, or their sum.
@@ -19,31 +20,40 @@ export function overGrid(values, weights, types, places) {
   });
 }
 
-// Couplings are shown as more or less than an equal share, on one scale for all rounds, so that one sees how they grow apart.
-function middle({ about }, kind) {
-  return kind === "coupling" ? 1 / about.classes.length : 0;
+// EM routing and its relatives agree by a log density, for which zero means nothing.
+export const isDensity = (about) => about.routing.agreement === "log density";
+
+// The value without colour: of couplings an equal share, of densities the mean of the round.
+function middle({ about, answer, at }, kind, round) {
+  if (kind === "coupling") return 1 / about.classes.length;
+  const values = answer.cells[round].agreement[at];
+  return isDensity(about) ? values.reduce((sum, value) => sum + value, 0) / values.length : 0;
 }
 
+// On one scale for all rounds, so that one sees how couplings grow apart.
 function largest(view, kind) {
-  const from = middle(view, kind);
-  return Math.max(0.02, ...view.answer.cells.flatMap((cells) => cells[kind][view.at].map((value) => Math.abs(value - from))));
+  const apart = (cells, round) => cells[kind][view.at].map((value) => Math.abs(value - middle(view, kind, round)));
+  return Math.max(0.02, ...view.answer.cells.flatMap(apart));
+}
+
+// The input, dimmed, a pixel a pixel: all maps of one image are drawn over it.
+const dimmed = { canvas: document.createElement("canvas"), image: null };
+
+function ground({ about, image }) {
+  if (dimmed.image !== image) paint(dimmed.canvas, about.image, image, DIM);
+  dimmed.image = image;
+  return dimmed.canvas;
 }
 
 export function drawHeat(canvas, view, kind, scale = SCALE, marked = -1) {
-  const { about, grid, image, answer, at, round } = view;
-  const [c, h, w] = about.image;
+  const { about, grid, answer, at, round } = view;
+  const [, h, w] = about.image;
   Object.assign(canvas, { width: w * scale, height: h * scale });
   const context = canvas.getContext("2d");
-  context.fillStyle = "#000";
-  context.fillRect(0, 0, canvas.width, canvas.height);
-  for (let pixel = 0; pixel < h * w; pixel++) {
-    const grey = Math.round(brightness(image, pixel, h * w, c) * 0.55);
-    if (!grey) continue;
-    context.fillStyle = `rgb(${grey},${grey},${grey})`;
-    context.fillRect((pixel % w) * scale, Math.floor(pixel / w) * scale, scale, scale);
-  }
+  context.imageSmoothingEnabled = false;
+  context.drawImage(ground(view), 0, 0, canvas.width, canvas.height);
   const colour = view.see.colourOf(view.chosen) ?? BLUE;
-  const [from, top] = [middle(view, kind), largest(view, kind)];
+  const [from, top] = [middle(view, kind, round), largest(view, kind)];
   answer.cells[round][kind][at].forEach((value, place) => {
     const [x, y] = corner(grid, place);
     const strength = (value - from) / top;
@@ -95,7 +105,7 @@ export class Heat {
     const view = this.getView();
     if (!view) return;
     drawHeat(this.canvas, view, this.kind, SCALE, this.marked);
-    const [from, top] = [middle(view, this.kind), largest(view, this.kind)];
+    const [from, top] = [middle(view, this.kind, view.round), largest(view, this.kind)];
     this.scale.textContent = `${format(from)} … ${format(from + top)}`;
     this.canvas.setAttribute("aria-label", `${this.kind} to ${view.about.classes[view.chosen]} over the picture, round ${view.round + 1}`);
   }

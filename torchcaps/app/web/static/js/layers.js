@@ -9,6 +9,9 @@ export const RANGES = {
   slant: [-1, 1],
 };
 
+// What a slant is called: letters slant, photographs do not.
+export const slantWord = (about) => (about.handwritten ? "Slant" : "Skew");
+
 export const clamp = (value, [low, high]) => Math.min(high, Math.max(low, value));
 
 // Columns of the matrix that takes a sample's coordinates, seen from its centre, to the canvas.

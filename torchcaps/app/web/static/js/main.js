@@ -1,8 +1,8 @@
-// The page: fetch the model's description, make the panels that this model can fill, and start with a picture.
+// The page: connect to an engine, make the panels that its model can fill, and start with a picture.
 
-import { Problem, get } from "./api.js";
+import { Problem } from "./channel.js";
 import { Compose, firstLayers } from "./compose.js";
-import { $, notice } from "./dom.js";
+import { $, make, notice } from "./dom.js";
 import { Routing } from "./routing.js";
 import { See } from "./see.js";
 import { Share } from "./share.js";
@@ -10,10 +10,16 @@ import { State } from "./state.js";
 import { followTheme } from "./theme.js";
 import { Tweak } from "./tweak.js";
 
+const VECTORS = "Sabour, Frosst and Hinton, Dynamic routing between capsules, 2017";
+const MATRICES = "Hinton, Sabour and Frosst, Matrix capsules with EM routing, 2018";
+
 async function start() {
   followTheme($("theme"));
-  const [about, samples] = await Promise.all([get("model"), get("samples")]);
-  const state = new State(about, samples);
+  // A published page says that its network runs in the browser.
+  const { connect } = await import(`./engines/${document.documentElement.dataset.engine ?? "server"}.js`);
+  const engine = await connect();
+  const { about } = engine;
+  const state = new State(engine);
   const compose = new Compose(state);
   const see = new See(state, compose);
   const tweak = about.decoder ? new Tweak(state, see) : null;
@@ -21,6 +27,7 @@ async function start() {
   else if (about.hidden) explainMissingRouting(about.hidden);
   new Share(state, see, tweak);
   introduce(about);
+  offerModels(engine);
   if (!state.fromAddress(location.hash.slice(1))) state.layers = firstLayers(state);
   state.dispatchEvent(new Event("picture"));
   // Another state was pasted into the address; the skip link's own fragment is no state.
@@ -36,7 +43,18 @@ function introduce(about) {
   const isDigits = about.classes.every((label) => /^\d$/.test(label));
   if (about.handwritten) $("tweak-what").textContent = "how the stroke, the slant or the width of the drawing changes";
   if (!isDigits) for (const noun of document.querySelectorAll(".noun")) noun.textContent = "class";
-  if (!about.dimensions) $("lead").hidden = true;
+  $("lead").hidden = !about.dimensions || about.matrices;
+  $("lead-matrices").hidden = !about.matrices;
+  $("paper").textContent = about.matrices ? MATRICES : VECTORS;
+  $("digits-licence").hidden = !about.handwritten;
+}
+
+function offerModels({ models, model }) {
+  if (models.length < 2) return;
+  const choose = $("model");
+  choose.append(...models.map(({ id, title }) => make("option", { value: id, selected: id === model }, title)));
+  choose.addEventListener("change", () => (location.hash = `model=${choose.value}`));
+  choose.parentElement.hidden = false;
 }
 
 function explainMissingRouting(hidden) {

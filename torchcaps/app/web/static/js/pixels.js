@@ -14,16 +14,20 @@ export function toBase64(bytes) {
   return btoa(text);
 }
 
-export function paint(canvas, [c, h, w], picture) {
-  draw(canvas, h, w, (at, size) => {
-    const red = picture[at];
-    return c === 3 ? [red, picture[at + size], picture[at + 2 * size]] : [red, red, red];
-  });
+export function paint(canvas, [c, h, w], picture, light = 1) {
+  draw(canvas, h, w, (at, size) => colourAt(picture, at, size, c).map((value) => value * light));
+}
+
+// The first channel of a picture that is not in colour.
+function colourAt(picture, at, size, channels) {
+  return channels === 3 ? [picture[at], picture[at + size], picture[at + 2 * size]] : [picture[at], picture[at], picture[at]];
 }
 
 // The input in grey, what each capsule redraws in its colour on top of it; where two meet, the colours add up.
+// In pictures that have colours of their own, both are mixed in equal parts.
 export function paintOver(canvas, [c, h, w], input, pictures, colours) {
   draw(canvas, h, w, (at, size) => {
+    if (c === 3) return mean([input, ...pictures].map((picture) => colourAt(picture, at, size, c)));
     const grey = brightness(input, at, size, c) * 0.3;
     const pixel = [grey, grey, grey];
     pictures.forEach((picture, k) => {
@@ -40,6 +44,8 @@ export function paintTinted(canvas, [c, h, w], picture, colour) {
     return colour.map((channel) => ink * channel + 70 * ink ** 3);
   });
 }
+
+const mean = (colours) => [0, 1, 2].map((channel) => colours.reduce((sum, colour) => sum + colour[channel], 0) / colours.length);
 
 export function brightness(picture, at, size, channels) {
   return channels === 3 ? (picture[at] + picture[at + size] + picture[at + 2 * size]) / 3 : picture[at];

@@ -1,10 +1,9 @@
 // Panel 4: routing by agreement, round by round.
 
-import { Channel } from "./api.js";
+import { Channel } from "./channel.js";
 import { $, make, notice } from "./dom.js";
 import { drawFan } from "./fan.js";
-import { Heat, drawHeat, overGrid } from "./heat.js";
-import { toBase64 } from "./pixels.js";
+import { Heat, drawHeat, isDensity, overGrid } from "./heat.js";
 import { drawTree } from "./tree.js";
 
 const ROUND_MS = 900;
@@ -13,7 +12,7 @@ export class Routing {
   constructor(state, see) {
     Object.assign(this, { state, see, answer: null, timer: null });
     this.grid = state.about.routing.grid;
-    this.channel = new Channel("routing", (answer, image) => this.#receive(answer, image), notice);
+    this.channel = new Channel((question) => state.engine.route(question), (answer, { image }) => this.#receive(answer, image), notice);
     this.maps = [
       new Heat($("coupling"), state.about, "coupling", () => this.answer && this.view),
       new Heat($("agreement"), state.about, "agreement", () => this.answer && this.view),
@@ -23,6 +22,7 @@ export class Routing {
     $("rounds").addEventListener("click", () => (this.timer ? this.#stop() : this.#play()));
     see.addEventListener("look", () => this.#ask());
     state.addEventListener("choice", () => (this.answer?.parents.includes(see.chosen) ? this.show() : this.#ask()));
+    if (isDensity(state.about)) $("agreement-says").textContent = "the parts whose votes lie close to the centre of this capsule’s votes (blue: further away than on average)";
     $("routing").hidden = false;
   }
 
@@ -41,7 +41,7 @@ export class Routing {
     const { lengths } = this.see.answer;
     const byLength = lengths.map((_, label) => label).sort((a, b) => lengths[b] - lengths[a]);
     const parents = [...new Set([...this.see.slots, ...byLength.slice(0, 2), this.see.chosen])];
-    this.channel.ask({ image: toBase64(this.see.image), parents }, this.see.image);
+    this.channel.ask({ image: this.see.image, parents });
   }
 
   #receive(answer, image) {
@@ -49,7 +49,8 @@ export class Routing {
     Object.assign(this, { answer, image });
     answer.cells = answer.iterations.map((step) => ({
       coupling: step.couplings.map((values) => overGrid(values, answer.activations, types, rows * columns)),
-      agreement: step.agreement.map((values) => overGrid(values, null, types, rows * columns)),
+      // Products add up over the types at a place; of log densities one wants the typical one.
+      agreement: step.agreement.map((values) => overGrid(values, isDensity(this.state.about) ? answer.activations : null, types, rows * columns)),
     }));
     this.frames.forEach(({ label }, k) => (label.hidden = k >= answer.iterations.length));
     this.show();

@@ -5,6 +5,7 @@ import { encodeGif } from "./gif.js";
 
 const TILE = 144;
 const MARGIN = 16;
+const NAMED_STEP = 16;
 const MOST_FRAMES = 120;
 const FRAME_MS = 60;
 const ADDRESS_MS = 250;
@@ -69,7 +70,7 @@ export class Share {
       context.drawImage(source, x, MARGIN, TILE, TILE);
       context.fillStyle = "#c9ced6";
       context.font = "13px system-ui, sans-serif";
-      context.fillText(name, x + TILE / 2, TILE + MARGIN + 18);
+      context.fillText(name, x + TILE / 2, TILE + MARGIN + 18, TILE + MARGIN - 6);
     });
     this.#lengths(context, canvas, about);
     return canvas;
@@ -84,8 +85,11 @@ export class Share {
       const [red, green, blue] = this.see.slots.includes(index) ? this.see.colourOf(index) : [120, 128, 138];
       context.fillStyle = `rgb(${red},${green},${blue})`;
       const x = MARGIN + index * step;
-      context.fillRect(x + 2, base - 22 * lengths[index], step - 4, 22 * lengths[index]);
-      context.fillText(step > 60 ? `${label} ${format(lengths[index])}` : label.slice(0, 8), x + step / 2, base + 14);
+      const gap = Math.min(2, step / 8);
+      context.fillRect(x + gap, base - 22 * lengths[index], step - 2 * gap, 22 * lengths[index]);
+      const isNamed = step >= NAMED_STEP || this.see.slots.includes(index);
+      const room = step >= NAMED_STEP ? step : TILE;
+      if (isNamed) context.fillText(step > 60 ? `${label} ${format(lengths[index])}` : label, clampTo(x + step / 2, room / 2, canvas.width), base + 14, room);
     });
   }
 
@@ -118,6 +122,8 @@ export class Share {
     if (frames.length) download(encodeGif(frames, FRAME_MS), "capsules.gif");
   }
 }
+
+const clampTo = (x, half, width) => Math.min(width - half, Math.max(half, x));
 
 function download(blob, name) {
   const link = document.createElement("a");

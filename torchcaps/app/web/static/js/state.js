@@ -5,10 +5,10 @@ import { NEUTRAL, RANGES, clamp } from "./layers.js";
 const LAYER_FIELDS = ["x", "y", "turn", "size", "slant"];
 
 export class State extends EventTarget {
-  constructor(about, samples) {
+  constructor(engine) {
     super();
-    this.about = about;
-    this.samples = samples;
+    const { about, samples } = engine;
+    Object.assign(this, { engine, about, samples });
     this.length = about.image.reduce((product, size) => product * size, 1);
     this.layers = [];
     this.ink = new Uint8Array(this.length);
@@ -31,6 +31,7 @@ export class State extends EventTarget {
 
   toAddress() {
     const parts = new URLSearchParams();
+    if (this.engine.models.length > 1) parts.set("model", this.engine.model);
     if (this.layers.length) parts.set("layers", this.layers.map(layerText).join("_"));
     if (this.hasInk) parts.set("ink", packInk(this.ink));
     if (this.chosen !== null) parts.set("capsule", this.chosen);

@@ -9,6 +9,8 @@ const HEIGHT = 300;
 const WIDTHS = [320, 1100];
 const LEAF = 46;
 const PATCH = 9;
+const SHORT = 2;
+const NARROW = 240;
 
 export function drawTree(holder, view) {
   const { answer, about, see, round } = view;
@@ -38,13 +40,19 @@ export function drawTree(holder, view) {
     }),
   );
   const patches = leaves.map((place, k) => patch(view, place, gap * (k + 0.5) - size / 2, size, source));
+  const isShort = shown.every(({ label }) => about.classes[label].length <= SHORT);
+  const word = about.matrices ? "activation" : "length";
   const heads = shown.map(({ label }, p) => {
     const length = answer.iterations[round].lengths[label];
+    const [x, cy, radius] = isShort ? [parentX(p), 40, 18 + 14 * length] : [parentX(p), 50, 10 + 12 * length];
+    const name = isShort
+      ? svg("text", { x, y: 47, "text-anchor": "middle" }, about.classes[label])
+      : svg("text", { x, y: 18, "text-anchor": "middle", class: "name" }, cut(about.classes[label], width / shown.length / 9.5));
     return svg(
       "g", { class: `head tone-${see.toneOf(label)}` },
-      svg("circle", { cx: parentX(p), cy: 40, r: (18 + 14 * length).toFixed(1), "fill-opacity": (0.15 + 0.85 * length).toFixed(2) }),
-      svg("text", { x: parentX(p), y: 47, "text-anchor": "middle" }, about.classes[label]),
-      svg("text", { x: parentX(p) + 42, y: 45, class: "note" }, `length ${format(length)}`),
+      svg("circle", { cx: x, cy, r: radius.toFixed(1), "fill-opacity": (0.15 + 0.85 * length).toFixed(2) }),
+      name,
+      svg("text", { x: x + (isShort ? 42 : 30), y: cy + 5, class: "note" }, `${width / shown.length < NARROW ? "" : word} ${format(length)}`),
     );
   });
   const names = shown.map(({ label }) => about.classes[label]).join(" and ");
@@ -52,6 +60,8 @@ export function drawTree(holder, view) {
     svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": `${leaves.length} patches of the picture, coupled to ${names}` }, ...edges, ...patches, ...heads),
   );
 }
+
+const cut = (text, most) => (text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text);
 
 function tell(event, words) {
   $("readout").textContent = words;
@@ -72,9 +82,10 @@ function patch({ grid, about }, place, x, size, source) {
   const [, h, w] = about.image;
   const centreX = centre(grid.left, grid, place % grid.columns);
   const centreY = centre(grid.top, grid, Math.floor(place / grid.columns));
+  const side = Math.max(PATCH, 1.5 * grid.step);
   return svg(
     "svg",
-    { x, y: HEIGHT - size - 6, width: size, height: size, viewBox: `${centreX - PATCH / 2} ${centreY - PATCH / 2} ${PATCH} ${PATCH}` },
+    { x, y: HEIGHT - size - 6, width: size, height: size, viewBox: `${centreX - side / 2} ${centreY - side / 2} ${side} ${side}` },
     svg("rect", { x: -w, y: -h, width: 3 * w, height: 3 * h, class: "paper" }),
     svg("image", { href: source, width: w, height: h, class: "crisp" }),
   );

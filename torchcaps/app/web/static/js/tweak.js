@@ -1,8 +1,8 @@
 // Panel 3: change the numbers of one capsule's arrow and let the decoder redraw it.
 
-import { Channel, post } from "./api.js";
+import { Channel } from "./channel.js";
 import { $, format, make, notice } from "./dom.js";
-import { BLUE, fromBase64, paint, paintTinted } from "./pixels.js";
+import { BLUE, paint, paintTinted } from "./pixels.js";
 
 const RANGE = 0.4;
 const STRIP = 9;
@@ -15,8 +15,9 @@ export class Tweak extends EventTarget {
   constructor(state, see) {
     super();
     Object.assign(this, { state, see, playing: null });
-    this.single = new Channel("decode", (answer) => this.#paintBig(answer.pictures[0]), notice);
-    this.strip = new Channel("decode", (answer) => this.#paintStrip(answer.pictures), notice);
+    this.decode = (question) => state.engine.decode(question);
+    this.single = new Channel(this.decode, ([picture]) => this.#paintBig(picture), notice);
+    this.strip = new Channel(this.decode, (pictures) => this.#paintStrip(pictures), notice);
     this.sliders = state.nudges.map((_, number) => this.#slider(number));
     this.cells = steps(STRIP).map((nudge) => this.#cell(nudge));
     $("strip").append(...this.cells.map((cell) => cell.button));
@@ -121,12 +122,12 @@ export class Tweak extends EventTarget {
 
   #paintBig(picture) {
     if (this.playing) return;
-    this.picture = fromBase64(picture);
+    this.picture = picture;
     this.#paint($("tweaked"), this.picture);
   }
 
   #paintStrip(pictures) {
-    pictures.forEach((picture, k) => this.#paint(this.cells[k].canvas, fromBase64(picture)));
+    pictures.forEach((picture, k) => this.#paint(this.cells[k].canvas, picture));
   }
 
   // The whole range is decoded in one request and then shown back and forth, three times.
@@ -137,8 +138,7 @@ export class Tweak extends EventTarget {
     const mine = this.playing;
     $("play").setAttribute("aria-pressed", "true");
     $("play").textContent = "Stop";
-    const answer = await post("decode", this.#question(this.#along(range))).catch(() => null);
-    const pictures = answer ? answer.pictures.map(fromBase64) : [];
+    const pictures = await this.decode(this.#question(this.#along(range))).catch(() => []);
     const middle = (FRAMES - 1) / 2;
     for (let tick = 0; pictures.length && this.playing === mine && tick < 3 * 2 * (FRAMES - 1); tick++) {
       const phase = (tick + middle) % (2 * (FRAMES - 1));
