@@ -4,17 +4,18 @@ import re
 
 import pytest
 import torch
+from support import forecast
 
 from torchcaps.core.errors import UserError
 from torchcaps.core.machine import memory_available
 from torchcaps.models.registry import create_model, find
-from torchcaps.training.forecast import _batch, forecast, peak_bytes
+from torchcaps.training.forecast import peak_bytes, random_batch
 
 MODEL = "capsnet-mnist-small"
 
 
 def test_memory_is_near_what_a_step_takes() -> None:
-    model, batch = create_model(MODEL).to(memory_format=torch.channels_last), _batch(find(MODEL).config, 96)
+    model, batch = create_model(MODEL).to(memory_format=torch.channels_last), random_batch(find(MODEL).config, 96)
 
     def step() -> None:
         model.loss(model(batch.images, batch.labels), batch)["total"].backward()

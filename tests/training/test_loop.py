@@ -70,6 +70,7 @@ def test_a_finished_run_can_be_prolonged(uninterrupted: Path, tmp_path: Path) ->
     after = read_json(out / "result.json")
     assert after["steps"] == pytest.approx(before["steps"] * 1.5, abs=1)
     assert after["weights_sha256"] != before["weights_sha256"]
+    assert read_json(out / "result-before.json") == before, "its first scores are kept"
     rows = csv.DictReader((out / "metrics.csv").read_text().splitlines())
     accuracies = [float(row["train_accuracy"]) for row in rows]
     assert accuracies[-1] > 0.7 * accuracies[-2], "a mean over the steps since the last row, however few"

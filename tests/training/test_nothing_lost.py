@@ -84,7 +84,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, at: int) -> N
     assert not (tmp_path / "result.json").exists()
 
 
-@pytest.mark.parametrize("how", ["flipped bit", "cut short", "gone", "pointer"])
+@pytest.mark.parametrize("how", ["flipped bit", "cut short", "gone", "pointer", "another step"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = Checkpoint(tmp_path)
     for step in range(1, 5):
@@ -102,6 +102,9 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, how: str, capsys: p
             files[1].unlink()
         case "pointer":
             (tmp_path / "checkpoint" / "latest.json").write_text('{"file": ')
+        case "another step":  # one bit of the digit, and it is JSON as before
+            pointer = tmp_path / "checkpoint" / "latest.json"
+            pointer.write_text(pointer.read_text().replace('"step": 4', '"step": 6'))
     loaded = checkpoint.load()
     assert loaded is not None
     assert loaded[1]["step"] == 3

@@ -2,12 +2,20 @@
 
 from contextvars import ContextVar
 
+from torchcaps.core.text import printable
+
 on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
 _FLAGS = {"rotation": "rotate"}
 
 
 class UserError(ValueError):
-    """Wrong input: one line that says what is wrong and what would be right. The command line exits with code 2."""
+    """Wrong input: one line that says what is wrong and what would be right. The command line exits with code 2.
+
+    It may name files, whoever named them: what would steer a terminal is escaped.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 def argument(name: str, value: object = None) -> str:

@@ -5,13 +5,16 @@ Only `torch` is needed to import this module; writing and reading tensors also n
 
 import hashlib
 import json
+import math
 import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from io import BufferedWriter
+from io import BufferedReader, BufferedWriter
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from torch import Tensor
@@ -28,6 +31,31 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or usual) / "torchcaps"
 
 
+def make_private(folder: Path, existing: bool = True) -> None:
+    """A folder that only this user may look into; one that exists already is changed only if it is ours."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = folder.stat()
+    if existing and hasattr(os, "getuid") and status.st_uid == os.getuid() and status.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """A regular file, opened for reading. A pipe, socket or device is refused at once: reading it might never end."""
+    if stat.S_ISREG(os.stat(path).st_mode):
+        # What the name stands for may have changed meanwhile: do not wait for the other end of a pipe.
+        file = os.fdopen(os.open(path, os.O_RDONLY | _AT_ONCE), "rb")
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
+        file.close()
+    raise UserError(f"{path} is not a regular file")
+
+
+def read_regular(path: str | Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read()
+
+
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _numbers = count()
 
 
@@ -37,7 +65,7 @@ def written_whole(path: Path, *, mode: int = 0o666, sync: bool = True) -> Iterat
 
     The folder is synced too. After a power loss the new name is there, and what is removed next was needed no more.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent, sync)
     beside = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}")
     try:
         with open(os.open(beside, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, mode), "wb") as file:
@@ -51,6 +79,16 @@ def written_whole(path: Path, *, mode: int = 0o666, sync: bool = True) -> Iterat
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path, sync: bool) -> None:
+    """The name of a new folder has to reach the disk too."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent, sync)
+    folder.mkdir(exist_ok=True)
+    if sync:
+        _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -101,11 +139,38 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_regular(path))
     except FileNotFoundError:
         raise UserError(f"{path.parent} is not a run folder: it has no {path.name}") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {str(error).splitlines()[0][:200]}") from None
+
+
+Kinds = Mapping[str, type]
+
+
+def read_record(path: Path, needed: Kinds = MappingProxyType({}), also: Kinds = MappingProxyType({})) -> dict[str, Any]:
+    """A JSON object with fields of these kinds, those of `also` only if they are there."""
+    record = read_json(path)
+    if not isinstance(record, dict):
+        raise UserError(f"{path} is damaged: it is not a JSON object")
+    for name, kind in {**also, **needed}.items():
+        if name not in record and name in needed:
+            raise UserError(f"{path} is damaged: it has no '{name}'")
+        if name in record and not is_kind(record[name], kind) and not (name in also and record[name] is None):
+            raise UserError(f"{path} is damaged: '{name}' is {str(record[name])[:60]!r}")
+    return record
+
+
+def is_kind(value: Any, kind: type) -> bool:
+    """A whole number is a float too, a float has to be finite, and True is not a number."""
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def packed(tensors: Mapping[str, Tensor]) -> tuple[bytes, str]:
@@ -123,13 +188,18 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     return sha256
 
 
-def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
+def read_tensors(path: Path, sha256: str | None) -> dict[str, Tensor]:
+    """The tensors of a file, whose bytes are verified first; None where no hash was recorded."""
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
-    if hashlib.sha256(content).hexdigest() != sha256:
+    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise UserError(f"{path} is damaged: its SHA-256 is not the one that was recorded")
-    return load(content)
+    try:
+        return load(content)
+    except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError) as error:
+        raise UserError(f"{path} is not a safetensors file: {str(error).splitlines()[0][:200]}") from None

@@ -3,13 +3,16 @@
 import os
 import platform
 import re
+from contextlib import suppress
 from pathlib import Path
 
 
 def processor() -> str:
     """The name of the processor, such as "AMD EPYC"."""
-    found = re.search(r"^model name\s*:\s*(.+)", _cpuinfo(), re.M)
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    with suppress(OSError):
+        if found := re.search(r"^model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(), re.M):
+            return found[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def memory_available() -> int:
@@ -27,10 +30,3 @@ def memory_available() -> int:
         return min(free, limit - used + int(parts.get("inactive_file", 0)))
     except (OSError, ValueError):
         return free
-
-
-def _cpuinfo() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""

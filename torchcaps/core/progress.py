@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
 
+from torchcaps.core.text import printable
+
 QUIET_SECONDS = 10.0
 """Between two lines where there is no terminal."""
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
@@ -28,7 +30,7 @@ def quietly(quiet: bool = True) -> Iterator[None]:
 def say(line: str) -> None:
     """A line to the person waiting."""
     if not _quiet.get():
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -44,8 +46,10 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         if sys.stderr.isatty() and not _quiet.get():
+            from rich.markup import escape
+
             self._bar = _bar(self.unit)
-            self._task = self._bar.add_task(self.label, total=self._total, status="")
+            self._task = self._bar.add_task(escape(printable(self.label)), total=self._total, status="")
             self._bar.start()
         elif self.unit != "share":
             self._print(self.label)

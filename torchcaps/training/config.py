@@ -1,11 +1,19 @@
 """Everything that decides the outcome of a training, as one frozen value."""
 
+import types
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from torchcaps.core.errors import UserError, argument
+from torchcaps.core.files import is_kind
 from torchcaps.data import TEST_PAIRS
 from torchcaps.models.registry import find
 from torchcaps.training.optim import OptimiserName, Schedule
+
+POSITIVE = ("epochs", "steps", "max_seconds", "batch", "lr", "clip", "pairs", "decay_steps", "per_class", "test_pairs")
+NOT_NEGATIVE = ("seed", "validation", "checkpoint_seconds", "warmup", "average")
 
 
 @dataclass(frozen=True)
@@ -56,3 +64,40 @@ def defaults_for(model: str, **given: Any) -> TrainConfig:
     entry = find(model)
     config = replace(TrainConfig(model, entry.data), **entry.training)
     return replace(config, **{name: value for name, value in given.items() if value is not None})
+
+
+def check_numbers(training: Mapping[str, Any]) -> None:
+    """Raise an error that names the first amount that cannot be."""
+    for name in (*POSITIVE, *NOT_NEGATIVE):
+        value, positive = training.get(name), name in POSITIVE
+        if value is not None and not (0 <= value < 2**63 and (value or not positive)):
+            least = "more than 0" if positive else "0 or more"
+            raise UserError(f"{argument(name)} must be {least}, not {value}")
+    for name in ("warmup", "average"):
+        if (training.get(name) or 0.0) >= 1:
+            raise UserError(f"{argument(name)} must be less than 1, not {training[name]}")
+
+
+def config_from(saved: Mapping[str, Any], path: Path) -> TrainConfig:
+    """The training that a file describes; what it does not say is as it was before there was such a field."""
+    kinds = get_type_hints(TrainConfig)
+    if strange := sorted(set(saved) - set(kinds)) or sorted({"model", "data"} - set(saved)):
+        raise UserError(f"{path} is damaged, or of a newer version: '{strange[0]}' of its training")
+    for name, value in saved.items():
+        if not _is(value, kinds[name]):
+            raise UserError(f"{path} is damaged: '{name}' of its training is {str(value)[:60]!r}")
+    try:
+        check_numbers(saved)
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    return TrainConfig(**saved)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    if get_origin(kind) in (Union, types.UnionType):
+        return any(_is(value, one) for one in get_args(kind))
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if get_origin(kind) is dict:
+        return isinstance(value, dict)
+    return value is None if kind is types.NoneType else is_kind(value, kind)

@@ -1,6 +1,5 @@
 """Any network on any data, trained into a run folder: what programs and the command line call."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,14 +13,11 @@ from torchcaps.data import DataSet, resolve
 from torchcaps.data.tensors import TensorSet, is_tensors
 from torchcaps.models.config import import_path
 from torchcaps.models.registry import configure, find, suited_training
-from torchcaps.training import recipes
-from torchcaps.training.config import TrainConfig, defaults_for
+from torchcaps.training import processes, recipes
+from torchcaps.training.config import TrainConfig, check_numbers, defaults_for
 from torchcaps.training.loop import Probe
 from torchcaps.training.networks import Loss, classes_of
 from torchcaps.training.train import train
-
-POSITIVE = ("epochs", "steps", "max_seconds", "batch", "lr", "clip", "pairs")
-NOT_NEGATIVE = ("seed", "validation", "checkpoint_seconds", "warmup", "average")
 
 
 def fit(
@@ -69,13 +65,12 @@ def fit(
     """
     training |= {"epochs": epochs, "steps": steps, "max_seconds": max_seconds, "seed": seed, "batch": batch, "lr": lr}
     training |= {"validation": validation, "device": device}
-    with quietly(quiet):
+    with quietly(quiet), processes.together():
         _check(training)
         run = Path(out)
-        # Of several processes only the first looks: it may have begun to write before the others are here.
         # After a worker was killed, torchrun starts the same command once more: that goes on.
-        again = resume or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-        if not again and os.environ.get("RANK", "0") == "0" and (run / "config.json").exists():
+        again = processes.started_again()
+        if not (resume or again) and processes.from_first((run / "config.json").exists):
             others = f"go on with {argument('resume', True)}, or choose another {argument('out')}"
             raise UserError(f"{run} already holds a run: {others}")
         both = test if is_tensors(data) and is_tensors(test) else None
@@ -108,14 +103,7 @@ def _check(training: Mapping[str, Any]) -> None:
     known = {field.name for field in fields(TrainConfig)} - {"model", "data", "augment", "test", "loss"}
     if unknown := sorted(set(training) - known):
         raise UserError(f"fit has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    for name in (*POSITIVE, *NOT_NEGATIVE):
-        value, positive = training.get(name), name in POSITIVE
-        if value is not None and not (0 <= value < 2**63 and (value or not positive)):
-            least = "more than 0" if positive else "0 or more"
-            raise UserError(f"{argument(name)} must be {least}, not {value}")
-    for name in ("warmup", "average"):
-        if (training.get(name) or 0.0) >= 1:
-            raise UserError(f"{argument(name)} must be less than 1, not {training[name]}")
+    check_numbers(training)
     budgets = {"epochs": "N", "steps": "N", "max_seconds": "S"}
     if all(training.get(name) is None for name in budgets):
         epochs, steps, seconds = (argument(name, value) for name, value in budgets.items())

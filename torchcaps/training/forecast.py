@@ -17,7 +17,6 @@ from torchcaps.core.errors import UserError, argument
 from torchcaps.core.machine import memory_available
 from torchcaps.data.sets import Batch
 from torchcaps.kernels import workspace
-from torchcaps.models.registry import build, configure
 from torchcaps.training.networks import Loss, ask, losses_of
 
 SAMPLES = (16, 32)
@@ -61,23 +60,6 @@ class Forecast:
         )
 
 
-def forecast(
-    model: str,
-    batch: int,
-    images: int,
-    overrides: dict[str, Any] | None = None,
-    *,
-    available_bytes: int | None = None,
-) -> Forecast:
-    """For an epoch of `images`, of the model as it is configured by `overrides`.
-
-    Runs a few steps, on small batches first, so it takes seconds; nothing of it is kept.
-    """
-    config = configure(model, **(overrides or {}))
-    network = build(config).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    return measure(model, network, config, batch, images, available_bytes=available_bytes)
-
-
 def measure(
     model: str,
     network: nn.Module,
@@ -88,12 +70,14 @@ def measure(
     loss: Loss | None = None,
     available_bytes: int | None = None,
 ) -> Forecast:
-    """The same of a network that is there already, and is not used afterwards; `shape` has its `image`, `classes` and
-    `objects`."""
+    """For an epoch of `images`; `shape` has the network's `image`, `classes` and `objects`.
+
+    Runs a few steps, on small batches first, so it takes seconds; the network is not used afterwards.
+    """
     if batch < 1:
         raise UserError(f"the batch must be at least 1, not {batch}")
     (few_bytes, few_seconds), (many_bytes, many_seconds) = (
-        _step(network, _batch(shape, size), loss) for size in SAMPLES
+        _step(network, random_batch(shape, size), loss) for size in SAMPLES
     )
     more = SAMPLES[1] - SAMPLES[0]
     per_image, slope = max(1.0, (many_bytes - few_bytes) / more), max(0.0, (many_seconds - few_seconds) / more)
@@ -105,7 +89,7 @@ def measure(
     needed = int(fixed + batch * per_image)
     if seconds < AT_ONCE and 4 * needed < available:
         # Kernels are chosen by the size of the batch: where trying costs nothing, it is tried.
-        used, seconds = _step(network, _batch(shape, batch), loss)
+        used, seconds = _step(network, random_batch(shape, batch), loss)
         needed = used + 3 * sum(p.nbytes for p in network.parameters())
     return Forecast(model, batch, needed, available, seconds, seconds * images / batch, max(0, largest))
 
@@ -137,7 +121,7 @@ def _step(model: nn.Module, batch: Batch, loss: Loss | None) -> tuple[int, float
     return used, seconds
 
 
-def _batch(config: Any, size: int) -> Batch:
+def random_batch(config: Any, size: int) -> Batch:
     images = torch.rand(size, *config.image)
     labels = torch.rand(size, config.classes).argsort(1)[:, : config.objects]
     return Batch(images, labels, images[:, None].repeat(1, config.objects, 1, 1, 1))

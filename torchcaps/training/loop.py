@@ -4,20 +4,22 @@ Every step is a function of the seed and the step's number (see `data/sets.py`),
 resumed ends in the same bytes as one that was not. A budget in seconds is the exception: its schedule is the clock's.
 """
 
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torchcaps.core.errors import UserError, argument
 from torchcaps.core.progress import say
 from torchcaps.data.sets import Batch, generator_for
+from torchcaps.kernels import tuning
 from torchcaps.models.config import known_kind
 from torchcaps.routing import EM, Dynamic, Routing
+from torchcaps.training import processes
 from torchcaps.training.config import TrainConfig
 from torchcaps.training.networks import Loss, as_output, ask, losses_of
 from torchcaps.training.optim import learning_rate, set_learning_rate
@@ -49,23 +51,24 @@ def run_loop(
     reporter: Reporter | None,
     stop: Stop,
     *,
-    rank: int = 0,
-    world: int = 1,
     probe: Probe | None = None,
     loss: Loss | None = None,
 ) -> None:
     """Step until the budget is used up; only the first process has a checkpoint to write and somebody to report to.
 
-    Asked to stop, by Ctrl-C or by a scheduler, it saves first.
+    Asked to stop, by Ctrl-C or by a scheduler, it saves first. If one of several processes is asked, all stop.
     """
+    rank, world = processes.rank(), processes.world()
     device = next(state.model.parameters()).device
     wrapped = _parallel(state.model) if world > 1 else state.model
     total_steps = config.total_steps(len(task.stream))
     steps_per_epoch = max(1, len(task.stream) // config.batch)
+    began_at = state.step
     began, last_save = time.perf_counter() - state.seconds, time.perf_counter()
     while True:
         state.seconds = time.perf_counter() - began
-        progress = _agree(_progress(config, state, total_steps), world)
+        # All processes follow the first one's clock.
+        progress = processes.largest(0.0 if rank else _progress(config, state, total_steps))
         if progress >= 1:
             break
         _watch(state, task, progress)
@@ -79,18 +82,22 @@ def run_loop(
         shown = Batch(*(field.to(device) for field in batch))
         losses, right = train_step(wrapped, shown, state.optimisers, loss, config.clip)
         if state.average is not None:
-            _follow(state.average, state.model, min(config.average, (1 + state.step) / (10 + state.step)))
+            follow(state.average, state.model, min(config.average, (1 + state.step) / (10 + state.step)))
         state.step += 1
-        for name, value in {**losses, "train_accuracy": right}.items():
-            state.sums[name] = state.sums.get(name, 0.0) + float(value)
+        measured = {**losses, "train_accuracy": right}
+        numbers = [float(value) for value in (*measured.values(), stop.asked is not None)]
+        *means, asked = processes.mean(torch.tensor(numbers, dtype=torch.float64)).tolist()
+        for name, value in zip(measured, means, strict=True):
+            state.sums[name] = state.sums.get(name, 0.0) + value
         state.summed += 1
-        if not torch.isfinite(losses["total"]):
-            loss_now = float(losses["total"])
-            raise UserError(f"the loss is {loss_now} at step {state.step}: try a lower {argument('lr')}")
+        if not math.isfinite(total := dict(zip(measured, means, strict=True))["total"]):
+            raise _diverged(f"the loss is {total}", config, state, checkpoint)
+        if world > 1 and state.step == began_at + 1:
+            # Sums in another order would end in other bytes: all compute as the first one does.
+            tuning.use(processes.from_first(tuning.choices))
         if state.step % LOG_EVERY == 0 or state.step == total_steps:
             row = {"step": state.step, "epoch": round(state.step / steps_per_epoch, 3), "lr": config.lr * factor}
-            means = _mean(torch.tensor(list(state.sums.values()), dtype=torch.float64) / state.summed, world)
-            row |= {name: round(mean, 6) for name, mean in zip(state.sums, means.tolist(), strict=True)}
+            row |= {name: round(total / state.summed, 6) for name, total in state.sums.items()}
             state.sums, state.summed = {}, 0
             look = config.stop_at is not None or state.step % steps_per_epoch < LOG_EVERY
             if look and task.validation is not None:
@@ -98,15 +105,19 @@ def run_loop(
             state.rows.append(row | (probe(state.model) if probe else {}))
             if reporter:
                 reporter.show(row, progress, state.seconds)
-        if checkpoint and (stop.asked or time.perf_counter() - last_save > config.checkpoint_seconds):
+        if checkpoint and (asked or time.perf_counter() - last_save > config.checkpoint_seconds):
             _save(config, state, checkpoint)
             last_save = time.perf_counter()
-            if stop.asked:
+            if asked:
                 say(f"stopped at step {state.step}, which is saved: go on with {argument('resume', True)}")
-        stop.if_asked()
+        if asked:
+            processes.meet()
+            stop.now()
     _watch(state, task, 1.0)
     if checkpoint:
         _save(config, state, checkpoint)
+    if stop.asked:
+        stop.now()
 
 
 def _save(config: TrainConfig, state: State, checkpoint: Checkpoint) -> None:
@@ -173,24 +184,8 @@ def good_enough(config: TrainConfig, state: State) -> bool:
     return config.stop_at is not None and reached >= config.stop_at
 
 
-def _agree(progress: float, world: int) -> float:
-    """All processes follow the first one's clock."""
-    if world == 1:
-        return progress
-    shared = torch.tensor([progress], dtype=torch.float64)
-    dist.broadcast(shared, 0)
-    return shared.item()
-
-
-def _mean(values: Tensor, world: int) -> Tensor:
-    """Over all processes, whose shares of a batch are equal."""
-    if world > 1:
-        dist.all_reduce(values)
-    return values / world
-
-
 @torch.no_grad()
-def _follow(average: nn.Module, model: nn.Module, decay: float) -> None:
+def follow(average: nn.Module, model: nn.Module, decay: float) -> None:
     """An exponential average of the weights; counters are copied."""
     for kept, new in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
         if kept.is_floating_point():

@@ -84,7 +84,9 @@ def chosen_augmentation(data: DataSet, augment: Augment) -> dict[str, Any] | Non
     for name, value in changed.items():
         if name not in known:
             raise UserError(f"unknown augmentation '{name}'; there are {', '.join(known)}")
-        limit = {"shift": min(data.image[1:]) - 1, "rotation": 180, "flip": 1, "strokes": 1, "part": 1}.get(name, 0.99)
+        pixels = min(data.image[1:]) - 1
+        limits = {"shift": pixels, "bend": pixels, "rotation": 180, "flip": 1, "strokes": 1, "part": 1}
+        limit = limits.get(name, 0.99)
         if not 0 <= value <= limit:
             raise UserError(f"{argument(name)} must be from 0 to {limit}, not {value}")
     return asdict(replace(data.augment if preset == "own" else augmentation(preset), **changed))

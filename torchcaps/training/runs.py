@@ -29,15 +29,18 @@ from torchcaps.core.errors import UserError, argument
 from torchcaps.core.files import packed, read_json, read_tensors, take_lock, write_bytes, write_json, write_tensors
 from torchcaps.core.machine import processor
 from torchcaps.core.progress import say
+from torchcaps.core.seal import is_sealed, seal
 from torchcaps.data import TEST_PAIRS, DataSet, ScoredSet, resolve
-from torchcaps.data.folder import RECORD
+from torchcaps.data.folder import RECORD, is_record
+from torchcaps.data.folder.listing import is_own
+from torchcaps.data.own import record
 from torchcaps.data.tensors import UNNAMED
 from torchcaps.models.config import model_from_config
 from torchcaps.training.config import TrainConfig
+from torchcaps.training.records import Rows, checked, loaded, read_config, read_manifest, read_result, read_state
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
-Rows = list[dict[str, Any]]
 ANSWERS = "answers.safetensors"
 MOST_ANSWERS = 100_000
 
@@ -69,7 +72,7 @@ class Checkpoint:
         before = self._file(self.latest)
         if before not in (None, path.name) and (self.folder / str(before)).exists():
             write_bytes(self.previous, self.latest.read_bytes())
-        write_json(self.latest, {"file": path.name, "sha256": sha256, **state})
+        write_json(self.latest, checked({"file": path.name, "sha256": sha256, **state}))
         kept = {path.name, self._file(self.previous)}
         for old in self.folder.glob("*.safetensors"):
             if old.name not in kept:
@@ -83,9 +86,7 @@ class Checkpoint:
             if not pointer.exists():
                 continue
             try:
-                state = read_json(pointer)
-                if not isinstance(state, dict) or not {"file", "sha256", "step"} <= state.keys():
-                    raise UserError(f"{pointer} is damaged: it names no checkpoint")
+                state = read_state(pointer)
                 tensors = read_tensors(self.folder / Path(str(state["file"])).name, state["sha256"])
             except UserError as error:
                 damage.append(error)
@@ -100,7 +101,10 @@ class Checkpoint:
 
     def step(self) -> int | None:
         """Of the newest state."""
-        return read_json(self.latest).get("step") if self.latest.exists() else None
+        try:
+            return read_state(self.latest)["step"] if self.latest.exists() else None
+        except UserError:
+            return None
 
     def _file(self, pointer: Path) -> str | None:
         """The tensor file that a pointer names, if it can be read."""
@@ -157,30 +161,40 @@ def load_run(path: str | Path, *, model: nn.Module | None = None, **given: Any) 
     run = Path(path)
     if not run.is_dir():
         raise UserError(f"{run} is not a run folder")
-    config = read_json(run / "config.json")
-    if "train" not in config:
-        raise UserError(f"{run} is a saved model, not a run folder: from_pretrained reads it in Python")
+    config = read_config(run)
     if not (run / "result.json").exists():
         raise UserError(f"{run} is not finished: go on with 'torchcaps train --resume --out {run}'")
     if (run / RECORD).exists():
         config["train"]["data"] = str(run / RECORD)
     network = model_from_config(config["model"], **given) if model is None else model
-    load_weights(run, network)
+    load_weights(run, network, read_weights(run))
     return network.eval(), config
 
 
-def load_weights(run: Path, model: nn.Module) -> None:
-    """Put the weights of a finished run into a network that is built as the run's was."""
-    weights = read_tensors(run / "model.safetensors", read_json(run / "result.json")["weights_sha256"])
+def read_weights(run: Path) -> dict[str, Tensor]:
+    """Of a finished run."""
+    return read_tensors(run / "model.safetensors", read_result(run)["weights_sha256"])
+
+
+def load_weights(run: Path, model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Put the weights of a run into a network that is built as the run's was."""
     try:
         model.load_state_dict(weights)
     except RuntimeError:
         raise UserError(f"{run} was trained with another version of this network: train it again") from None
 
 
-def run_data(run: Path, config: dict[str, Any]) -> DataSet:
-    """The data set that a run was trained on, by its configuration as `load_run` gives it."""
+def run_data(run: Path, config: dict[str, Any], images: str | Path | None = None) -> DataSet:
+    """The data set that a run was trained on, by its configuration as `load_run` gives it.
+
+    `images` says where the images of one's own are that it was trained on, if not where they were.
+    """
     name = config["train"]["data"]
+    if images is not None:
+        if not (run / RECORD).exists():
+            raise UserError(f"{run} was trained on {name}, not on images of one's own: leave {argument('data')} out")
+        return record(run / RECORD, images)
+    check_folder(run, config, name)
     try:
         return resolve(name)
     except UserError as error:
@@ -189,10 +203,27 @@ def run_data(run: Path, config: dict[str, Any]) -> DataSet:
         raise UserError(f"{run} was trained on '{name}': register_data(\"{name}\", ...) first") from None
 
 
+def check_folder(run: Path, config: dict[str, Any], name: str) -> None:
+    """A folder that a configuration names is opened only if this user wrote it there, or if it is inside the run."""
+    if name == str(run / RECORD) or not (is_record(name) or is_own(name)):
+        return
+    folders = config.get("folders")
+    if isinstance(folders, list) and name in folders and is_sealed(json.dumps(folders), config.get("seal")):
+        return
+    if not os.path.realpath(name).startswith(os.path.realpath(run) + os.sep):
+        raise UserError(f"{run} was not made here, so {name}, which it names, is not opened")
+
+
+def seal_folders(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with the folders of this machine that it names, sealed."""
+    folders = [name for name in (config["train"]["data"], config["train"]["test"]) if name and is_own(name)]
+    return {**config, "folders": folders, "seal": seal(json.dumps(folders))} if folders else config
+
+
 def run_test_set(run: Path, config: dict[str, Any], data: DataSet, most: int | None = None) -> ScoredSet:
     """The test set that a run was scored on; of pairs at most so many, because a larger set begins with the smaller."""
     pairs, other = config["train"].get("test_pairs", TEST_PAIRS), config["train"].get("test")
-    asked = run_data(run, {"train": {"data": other}}) if other else data
+    asked = run_data(run, {**config, "train": {"data": other}}) if other else data
     return asked.test(min(pairs, most or pairs))
 
 
@@ -206,16 +237,21 @@ def read_answers(run: Path) -> tuple[Tensor, Tensor] | None:
 
     None where a run of an earlier version did not keep them. Of a very large test set they are the first ones.
     """
-    digest = read_json(run / "result.json").get("answers_sha256")
+    digest = read_result(run).get("answers_sha256")
     if digest is None:
         return None
-    kept = read_tensors(run / ANSWERS, digest)
-    return kept["lengths"], kept["labels"]
+    lengths, labels = loaded(run / ANSWERS, read_tensors(run / ANSWERS, digest), ("lengths", "labels"))
+    fit = lengths.ndim == labels.ndim == 2 and len(lengths) == len(labels) and 0 < labels.shape[1] <= lengths.shape[1]
+    if not fit or not lengths.is_floating_point() or labels.dtype != torch.int64:
+        raise UserError(f"{run / ANSWERS} is damaged: it does not hold lengths and labels")
+    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < lengths.shape[1]:
+        raise UserError(f"{run / ANSWERS} is damaged: it has labels beyond its {lengths.shape[1]} classes")
+    return lengths, labels
 
 
 def change(run: Path, **given: Any) -> None:
     """Change what may change in a run that is gone on with, such as its learning rate."""
-    saved = read_json(run / "config.json")
+    saved = read_config(run)
     changed = {**saved["train"], **{name: value for name, value in given.items() if value is not None}}
     if changed != saved["train"]:
         write_json(run / "config.json", {**saved, "train": changed})
@@ -224,7 +260,7 @@ def change(run: Path, **given: Any) -> None:
 
 def prolong(run: Path, budget: dict[str, float | None]) -> None:
     """Give a run more time, also if it was finished: its schedule is stretched to the new end."""
-    saved = read_json(run / "config.json")
+    saved = read_config(run)
     before = {name: saved["train"].get(name) for name in budget}
     longer = {name: value for name, value in budget.items() if value is not None and value != before[name]}
     if not longer:
@@ -237,7 +273,9 @@ def prolong(run: Path, budget: dict[str, float | None]) -> None:
             reason = "was not given one" if had is None else f"has {had:g} already"
             raise UserError(f"{argument(name, f'{value:g}')} does not prolong {run}, which {reason}")
     # The old result goes first: killed in between, the run is unfinished, not finished with another budget.
-    (run / "result.json").unlink(missing_ok=True)
+    if (run / "result.json").exists():
+        write_bytes(run / "result-before.json", (run / "result.json").read_bytes())
+        (run / "result.json").unlink()
     write_json(run / "config.json", {**saved, "train": {**saved["train"], **longer}})
     keep_origin(run, {"command": _command()})
 
@@ -246,7 +284,7 @@ def check_same(run: Path, part: str, now: dict[str, Any]) -> None:
     """What a run was begun with is what it is gone on with; what an older version did not know of is left aside."""
     if not (run / "config.json").exists():
         return
-    before, now = read_json(run / "config.json")[part], json.loads(json.dumps(now))
+    before, now = read_config(run)[part], json.loads(json.dumps(now))
     for name, value in before.items():
         if name in now and now[name] != value:
             said = f"{name.replace('_', ' ')} {value}, not {now[name]}"
@@ -257,7 +295,7 @@ def keep_origin(run: Path, origin: dict[str, Any]) -> None:
     """A run comes from the command that began it; those that went on with it are listed."""
     path = run / "manifest.json"
     if path.exists():
-        first = read_json(path)
+        first = read_manifest(run)
         origin = {**first, "continued": [*first.get("continued", []), origin["command"]]}
     write_json(path, origin)
 
@@ -280,13 +318,22 @@ def manifest(config: dict[str, Any], data_hashes: dict[str, str]) -> dict[str, A
     }
 
 
+CODE = ("torchcaps", "benchmarks")
+"""The folders whose commit a result names: writing results or documents makes it no other code."""
+
+
 def _commit() -> str | None:
-    """The commit of the source tree this package runs from, if it is one."""
-    folder = Path(__file__).parents[1]
+    """The last commit of the source tree this package runs from, if it is one; `-dirty` if a file was changed since."""
+    last, changed = _git("log", "-1", "--format=%h"), _git("status", "--porcelain", "--untracked-files=no")
+    return f"{last}-dirty" if last and changed else last or None
+
+
+def _git(*command: str) -> str | None:
+    """What git says about the code, if it is here."""
     try:
         answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=folder, capture_output=True, text=True, timeout=5
+            ["git", *command, "--", *CODE], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=5
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip() or None
+    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -32,7 +32,10 @@ class Stop:
             signal.signal(number, handler)
         self._before = {}
 
-    def if_asked(self) -> None:
-        """Stop as the signal would have done: the program, or a debugger around it, sees the same as ever."""
-        if self.asked is not None:
-            signal.raise_signal(self.asked)
+    def now(self) -> None:
+        """Stop as the signal would have done: the program, or a debugger around it, sees the same as ever.
+
+        If only another process of this training was asked, by SIGTERM.
+        """
+        self._restore()
+        signal.raise_signal(self.asked or signal.SIGTERM)

@@ -31,7 +31,10 @@ def load_task(config: TrainConfig, data: DataSet) -> Task:
         raise UserError(f"to stop at an accuracy, images must be held out: give {argument('validation')}")
     if config.per_class is not None:
         training = training.some_of_each(config.per_class, config.seed)
-    augment = None if config.augment is None else Augmentation(**config.augment)
+    try:
+        augment = None if config.augment is None else Augmentation(**config.augment)
+    except TypeError as error:
+        raise UserError(f"the augmentation of this run is not one of this version: {error}") from None
     stream, about = data.stream(training, config.seed, config.pairs, augment), []
     if isinstance(stream, ImageStream):
         if config.balance in ("classes", "auto" if stream.uneven else None):

@@ -10,23 +10,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from torchcaps.core.errors import UserError, argument
-from torchcaps.core.files import read_json, write_json, write_tensors
+from torchcaps.core.files import write_json, write_tensors
 from torchcaps.core.progress import quietly, say
 from torchcaps.data import DataSet, resolve
 from torchcaps.data.folder import RECORD
 from torchcaps.models.config import model_config, model_from_config
 from torchcaps.models.registry import count_parameters, create_model
-from torchcaps.training import runs
-from torchcaps.training.config import TrainConfig
+from torchcaps.training import processes, runs
+from torchcaps.training.config import TrainConfig, config_from
 from torchcaps.training.forecast import measure
 from torchcaps.training.loop import Probe, good_enough, run_loop
 from torchcaps.training.networks import Loss
 from torchcaps.training.optim import make_optimisers
 from torchcaps.training.progress import Reporter
+from torchcaps.training.records import read_config, read_result
 from torchcaps.training.scoring import score
 from torchcaps.training.state import State
 from torchcaps.training.stopping import Stop
@@ -42,22 +42,31 @@ def go_on(
     lr: float | None = None,
     checkpoint_seconds: float | None = None,
     device: str | None = None,
+    images: str | Path | None = None,
     quiet: bool = False,
     tensorboard: bool = False,
 ) -> dict[str, Any]:
     """Go on with the run in a folder as it was begun; a larger budget prolongs it, also if it was finished.
 
-    Another learning rate holds from here on.
+    Another learning rate holds from here on. `images` says where the images of one's own are that it is trained on.
     """
     run = Path(out)
-    with quietly(quiet):
-        read_json(run / "config.json")
+
+    def begun() -> dict[str, Any]:
+        read_config(run)
         with runs.alone(run):
             runs.prolong(run, {"epochs": epochs, "steps": steps, "max_seconds": max_seconds})
             runs.change(run, lr=lr, checkpoint_seconds=checkpoint_seconds, device=device)
-        saved = read_json(run / "config.json")
-        config = TrainConfig(**saved["train"])
-        return train(config, run, build=lambda: model_from_config(saved["model"]), tensorboard=tensorboard)
+        return read_config(run)
+
+    with quietly(quiet), processes.together():
+        saved = processes.from_first(begun)
+        config = config_from(saved["train"], run / "config.json")
+        has_record = (run / RECORD).exists()
+        for name in filter(None, (None if has_record else config.data, config.test)):
+            runs.check_folder(run, saved, name)
+        data = None if images is None else runs.run_data(run, saved, images)
+        return train(config, run, build=lambda: model_from_config(saved["model"]), data=data, tensorboard=tensorboard)
 
 
 @runs.alone_in_its_folder
@@ -79,18 +88,14 @@ def train(
     What `probe` measures of the network is kept in every logged row. A folder that already has a checkpoint of this
     configuration is gone on with; a finished one is only read.
     """
-    world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    runs.check_same(out, "train", asdict(config))
-    if (out / "result.json").exists():
+    world, rank = processes.world(), processes.rank()
+    if result := processes.from_first(lambda: _known_result(config, out)):
         if module is not None:
-            runs.load_weights(out, module)
-        return read_json(out / "result.json")
+            runs.load_weights(out, module, processes.tensors_of_first(lambda: runs.read_weights(out)))
+        return {} if rank else result
     if config.batch % world:
         raise UserError(f"the batch of {config.batch} cannot be shared evenly among {world} processes")
     device = resolve_device(config.device)
-    if world > 1 and not dist.is_initialized():
-        # The clock is shared through the CPU also where gradients are not.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     torch.manual_seed(config.seed)
     build = build or (lambda: create_model(config.model, **(overrides or {})))
     model: Any = (build() if module is None else module).to(device)
@@ -105,9 +110,13 @@ def train(
     average = deepcopy(model).requires_grad_(False) if config.average else None
     state = State(0, 0.0, model.train(), optimisers, average, [], [])
     checkpoint = runs.Checkpoint(out)
-    saved = checkpoint.load()
+    saved = processes.state_of_first(checkpoint.load, checkpoint.step)
     if saved:
-        state.load(*saved)
+        try:
+            state.load(*saved)
+        except (RuntimeError, ValueError, KeyError, TypeError, IndexError) as error:
+            why = str(error).splitlines()[0][:200]
+            raise UserError(f"the checkpoint in {out} does not fit its network: {why}") from None
     elif rank == 0:
         # One process alone must not step a network whose batch normalisation waits for the others; and what the
         # processor would take says nothing about a GPU.
@@ -122,13 +131,11 @@ def train(
             state.save(checkpoint)
     with Reporter(config, out if tensorboard else None) if rank == 0 else nullcontext() as reporter, Stop() as stop:
         written = checkpoint if rank == 0 else None
-        run_loop(config, task, state, written, reporter, stop, rank=rank, world=world, probe=probe, loss=loss)
-    if world > 1:
-        dist.destroy_process_group()
+        run_loop(config, task, state, written, reporter, stop, probe=probe, loss=loss)
     if module is not None and average is not None:
         module.load_state_dict(average.state_dict())
     asked = test or (resolve(config.test, like=data) if config.test else data)
-    return _finish(config, out, task, state, asked) if rank == 0 else {}
+    return processes.wait_for_first(lambda: _finish(config, out, task, state, asked)) or {}
 
 
 def resolve_device(name: str) -> torch.device:
@@ -142,10 +149,16 @@ def resolve_device(name: str) -> torch.device:
         raise UserError(f"device '{name}' is not here; try {argument('device', 'auto')}") from None
 
 
+def _known_result(config: TrainConfig, out: Path) -> dict[str, Any] | None:
+    """Of a run that is finished."""
+    runs.check_same(out, "train", asdict(config))
+    return read_result(out) if (out / "result.json").exists() else None
+
+
 def _begin(config: TrainConfig, out: Path, model: nn.Module, data: DataSet, about: list[str]) -> None:
     """The files that are there before the first step, and what a person should know before it."""
     resolved = {"train": asdict(config), "model": model_config(model), "classes": list(data.classes)}
-    write_json(out / "config.json", resolved)
+    write_json(out / "config.json", runs.seal_folders(resolved))
     runs.keep_origin(out, runs.manifest(resolved, data.hashes()))
     for line in data.keep(out):
         say(f"{data.title}: {line}")

@@ -1,0 +1,1 @@
+"""Faults that are put into saving, loading and resuming; `benchmarks/faults.py` counts what becomes of them."""
