@@ -1,5 +1,7 @@
 """Shapes are types while testing: every annotated function of the package is checked at each call."""
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,22 @@ import torch
 # Before anything imports torchcaps. An int is a float here, as PEP 484 says.
 jaxtyping.install_import_hook("torchcaps", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
+# One thread each, also in the processes that tests start: several tests may run at once.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 hypothesis.settings.register_profile("torchcaps", deadline=None, max_examples=20, derandomize=True, database=None)
 hypothesis.settings.load_profile("torchcaps")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers of pytest-xdist share the data, but not what the kernels measured: that may change while a test runs."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from torchcaps.core.files import cache_folder
+
+        os.environ.setdefault("TORCHCAPS_DATA", str(cache_folder()))
+        folder = tempfile.TemporaryDirectory()
+        config.add_cleanup(folder.cleanup)
+        os.environ["XDG_CACHE_HOME"] = folder.name
 
 
 @pytest.fixture(scope="session")

@@ -3,20 +3,30 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import jaxtyping
+import torch
 from torch import Tensor
 
 from torchcaps.core.types import Capsules
+from torchcaps.models.registry import build, configure
+from torchcaps.training.forecast import Forecast, measure
 
 
 def children_of(votes: Tensor, activations: Tensor | None = None) -> Capsules:
     """Children for votes that come from nowhere: poses of one zero, fully active unless told otherwise."""
     b, i = votes.shape[:2]
     return Capsules(votes.new_zeros(b, i, 1), votes.new_ones(b, i) if activations is None else activations)
+
+
+def forecast(model: str, batch: int, images: int, overrides: Mapping[str, Any] | None = None, **given: Any) -> Forecast:
+    """Of a model by its name."""
+    config = configure(model, **(overrides or {}))
+    return measure(model, build(config).to(memory_format=torch.channels_last), config, batch, images, **given)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def test_the_version_is_in_one_place() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", torchcaps.__version__)
     citation = (ROOT / "CITATION.cff").read_text()
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [torchcaps.__version__]
+    assert f"version = {{{torchcaps.__version__}}}" in (ROOT / "docs" / "citing.md").read_text()
+    assert re.findall(r"^## \[(\d.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == torchcaps.__version__
     project = (ROOT / "pyproject.toml").read_text()
     assert torchcaps.__version__ not in re.findall(r'^version = "(.*)"$', project, re.MULTILINE)
 
@@ -73,6 +76,32 @@ def test_a_wheel_holds_the_package_only(wheel: Path) -> None:
     assert {"torchcaps/py.typed", "torchcaps/app/listings.json", "torchcaps/app/web/static/index.html"} <= set(names)
     assert any(name.endswith("capsnet-mnist-small.safetensors") for name in names)
     assert {name.split("/")[0] for name in names} == {"torchcaps", f"torchcaps-{torchcaps.__version__}.dist-info"}
+
+
+@pytest.mark.slow
+def test_an_sdist_builds_the_same_wheel_without_the_source_tree(tmp_path: Path) -> None:
+    """As pip does where there is no wheel; without a compiler, because the loops are tested elsewhere."""
+    build = "import sys; from hatchling.build import build_sdist; print(build_sdist(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, text=True, timeout=300
+    )
+    sdist = tmp_path / done.stdout.splitlines()[-1]
+    assert sdist.name == f"torchcaps-{torchcaps.__version__}.tar.gz"
+    with tarfile.open(sdist) as archive:
+        names = archive.getnames()
+    top = f"torchcaps-{torchcaps.__version__}"
+    assert {f"{top}/hatch_build.py", f"{top}/LICENSE", f"{top}/torchcaps/kernels/tiles.c"} <= set(names)
+    assert not [name for name in names if "/tests/" in name or name.endswith(".so")]
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(tmp_path / "site")]
+    pip = [sys.executable, "-m", "pip", "install", *options, str(sdist)]
+    subprocess.run(pip, check=True, capture_output=True, timeout=300, env=os.environ | {"CC": "no-such-compiler"})
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "TORCHCAPS_DATA": str(tmp_path / "data")}
+    answer = subprocess.run(
+        [sys.executable, "-c", PREDICT], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+    )
+    found = json.loads(answer.stdout.splitlines()[-1])
+    assert Path(found["file"]).is_relative_to(tmp_path / "site")
+    assert found["label"] == found["true"]
 
 
 @pytest.mark.slow

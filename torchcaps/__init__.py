@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchcaps.training.fit import fit
     from torchcaps.training.runs import load_run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Read by torch when it is first imported. Large buffers come and go in every step, and huge pages spare the kernel most
 # of the work of handing them out; the profiler behind the forecast would announce itself on standard error.

@@ -23,7 +23,7 @@ from torchcaps.core.errors import UserError
 from torchcaps.data import sources
 from torchcaps.data.readers import norb
 from torchcaps.data.sources import clients
-from torchcaps.data.sources.catalogue import FILES, SETS, FileSpec, Source, member
+from torchcaps.data.sources.catalogue import FILES, RUNTIME, SETS, FileSpec, Source, member
 from torchcaps.data.sources.clients import Debian, Npm, Pypi, Web
 
 CONTENT = bytes(range(256)) * 400
@@ -167,6 +167,7 @@ def test_a_file_is_fetched_once_and_kept(serve, offer, cache, page, capfd):
     assert f"fetching {KEY} from 127.0.0.1" in err
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("page", ["missing", "corrupted", "cut", "other", "long", "breaks", "halts", "hangs"])
 def test_a_bad_server_is_passed_over_within_seconds(serve, offer, cache, page):
     bad, good = serve(), serve()
@@ -202,6 +203,7 @@ def test_a_missing_page_does_not_condemn_its_host(serve, offer):
     assert sources.fetch(KEY).read_bytes() == CONTENT
 
 
+@pytest.mark.alone
 def test_a_name_that_never_resolves_costs_the_connection_timeout(offer, monkeypatch):
     """Looking up a name cannot be given a timeout; here it stands still for as long as the test takes."""
     over = threading.Event()
@@ -220,6 +222,7 @@ def test_a_name_that_never_resolves_costs_the_connection_timeout(offer, monkeypa
     over.set()
 
 
+@pytest.mark.alone
 def test_when_all_fail_one_line_says_what_to_do(serve, offer, programs, cache):
     server = serve()
     refused = "http://127.0.0.1:1/x.gz"
@@ -266,6 +269,7 @@ def test_one_package_serves_all_its_files(offer, programs, tmp_path, cache):
     assert "test/three" not in files_in(cache)
 
 
+@pytest.mark.alone
 def test_a_client_that_errs_is_quoted_and_passed_over(offer, programs, serve):
     programs("npm", 'echo "npm warn old"; echo "npm error code E404" >&2; echo "npm error a log is somewhere"; exit 1')
     offer(Npm("thing@1"))
@@ -277,6 +281,14 @@ def test_a_client_that_errs_is_quoted_and_passed_over(offer, programs, serve):
     assert sources.fetch(KEY).read_bytes() == CONTENT
 
 
+def alive(status: Path) -> bool:
+    try:
+        return "zombie" not in status.read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.alone
 def test_a_client_that_hangs_is_stopped_with_its_children(offer, programs, tmp_path):
     programs("npm", f'sleep 60 & echo $! > "{tmp_path}/child"; wait')
     offer(Npm("thing@1"))
@@ -285,9 +297,11 @@ def test_a_client_that_hangs_is_stopped_with_its_children(offer, programs, tmp_p
         sources.fetch(KEY)
     assert time.monotonic() - began < 3
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/status")
-    assert not child.exists() or "zombie" in child.read_text()
+    # On a busy machine a signal takes a moment to arrive.
+    assert any(time.sleep(0.05 * tries) or not alive(child) for tries in range(20))
 
 
+@pytest.mark.alone
 def test_a_slow_client_may_take_its_time_while_bytes_arrive(offer, programs, tmp_path):
     package = npm_package(tmp_path, file=CONTENT)
     programs("npm", f'for i in 1 2 3 4 5 6; do echo more >> growing; sleep 0.2; done; cp "{package}" .')
@@ -489,16 +503,26 @@ def test_the_cache_is_where_the_platform_keeps_caches(monkeypatch, tmp_path):
 
 
 def test_every_file_has_a_hash_or_a_reason_and_several_sources():
-    assert sorted(key for keys in SETS.values() for key in keys) == sorted(FILES)
+    assert sorted(key for keys in SETS.values() for key in keys) == sorted(
+        key for key in FILES if not key.startswith(f"{RUNTIME}/")
+    )
     assert len({spec.place for spec in FILES.values()}) == len(FILES)
     for key, spec in FILES.items():
         match key.partition("/")[0]:
             case "mnist-mini":
                 assert spec.bundled
-            case "smallnorb" | "svhn" | "affnist" | "norb-style":
+            case "smallnorb" | "affnist" | "norb-style":
                 assert spec.sha256 is None
                 assert spec.check
                 assert spec.sources
+            case "svhn-rebuilt":
+                assert spec.sha256 is None
+                assert spec.check
+                assert not spec.sources
+            case "svhn" | "onnxruntime-web":
+                assert len(spec.sha256 or "") == 64
+                assert spec.size
+                assert len(spec.sources) == 1
             case _:
                 assert len(spec.sha256 or "") == 64
                 assert spec.size
@@ -508,7 +532,8 @@ def test_every_file_has_a_hash_or_a_reason_and_several_sources():
 
 def test_hashes_are_those_of_the_table_or_of_the_first_fetch(offer, cache, monkeypatch):
     assert sources.hashes("mnist")["mnist/train-images"].startswith("ba891046")
-    assert sources.hashes("svhn") == {}
+    assert sources.hashes("svhn")["svhn/test"].startswith("cdce80df")
+    assert sources.hashes("smallnorb") == {}
     monkeypatch.setitem(SETS, "test", (KEY,))
     offer(sha256=None, size=None, check=Path.read_bytes)
     (cache / "test").mkdir(parents=True)
@@ -546,7 +571,9 @@ def test_stereo_pairs_put_there_by_hand_are_loaded(cache):
 
 
 def test_unknown_names_are_answered_with_the_known_ones():
-    with pytest.raises(UserError, match="mnist-mini, mnist, fashion-mnist, cifar10, smallnorb, svhn, affnist"):
+    with pytest.raises(
+        UserError, match="mnist-mini, mnist, fashion-mnist, cifar10, smallnorb, svhn, svhn-rebuilt, affnist"
+    ):
         sources.load_arrays("imagenet", "train")
     with pytest.raises(UserError, match="mnist/train-images"):
         sources.fetch("mnist/nothing")

@@ -15,6 +15,7 @@ from torchcaps.data.transforms import (
     affine,
     affine_matrices,
     augmentation,
+    bends,
     colour_jitter,
     cutout,
     narrower,
@@ -27,7 +28,7 @@ from torchcaps.data.transforms import (
 from torchcaps.testing import check_augmentation
 
 EVERYTHING = Augmentation(
-    shift=3, rotation=30, scale=0.3, shear=0.2, flip=True, crop=0.2, colour=0.5, cutout=0.3, strokes=0.5
+    shift=3, rotation=30, scale=0.3, shear=0.2, flip=True, crop=0.2, colour=0.5, cutout=0.3, strokes=0.5, bend=2
 )
 
 
@@ -203,6 +204,24 @@ def test_every_field_does_something(field: str) -> None:
     images = noise(8, 3, 12, 12)
     alone = Augmentation(**{field: asdict(EVERYTHING)[field]})
     assert not torch.equal(alone(images, Generator().manual_seed(0)), images)
+
+
+def test_a_point_of_the_canvas_looks_as_far_away_as_it_is_bent() -> None:
+    images = noise(2, 1, 6, 8)
+    bend = torch.tensor([1.0, -2.0])[None, :, None, None].expand(2, 2, 6, 8)  # one row down, two columns to the left
+    expected = place(images, torch.tensor([[-1, 2]]).expand(2, 2), 6, 8)
+    assert torch.equal(affine(images, matrices().expand(2, 2, 3), bend=bend), expected)
+
+
+def test_bends_are_smooth_and_as_large_as_told() -> None:
+    drawn = bends(50, 48, 48, 3.0, Generator().manual_seed(0))
+    assert 2 < drawn.abs().amax() < 4
+    assert drawn.diff(dim=2).abs().amax() < 1  # neighbours never change places: nothing is folded over
+
+
+def test_what_lies_outside_a_turned_image_has_the_colour_of_its_border() -> None:
+    grey = torch.full((4, 1, 9, 9), 200, dtype=torch.uint8)
+    assert torch.equal(random_affine(grey, Generator().manual_seed(0), rotation=45, scale=0.5, bend=2), grey)
 
 
 def test_an_unknown_preset_is_refused_by_name() -> None:

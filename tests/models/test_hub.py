@@ -3,6 +3,8 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from torchcaps.core.errors import UserError
 from torchcaps.models.baseline import CNN
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.models.config import model_config
+from torchcaps.models.hub import card_facts
+from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.registry import create_model
 
 TINY = {"image": (3, 20, 24), "classes": 3, "backbone": "compact", "channels": 16, "primary_types": 2, "decoder": (16,)}
@@ -64,6 +68,102 @@ def test_the_wrong_type_and_damaged_folders_are_refused(model: CapsNet, tmp_path
     (tmp_path / "config.json").unlink()
     with pytest.raises(UserError, match=r"config\.json"):
         CapsNet.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("recorded", ["config.json", "result.json"])
+def test_weights_that_are_not_those_that_were_recorded_are_refused(
+    model: CapsNet, tmp_path: Path, recorded: str
+) -> None:
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    if recorded == "result.json":
+        (tmp_path / "result.json").write_text(json.dumps({"weights_sha256": config.pop("weights_sha256")}))
+        config = {"train": {}, "model": config}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    CapsNet.from_pretrained(tmp_path)
+    content = bytearray((tmp_path / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match="SHA-256 is not the one that was recorded"):
+        CapsNet.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("nonsense", ["", 7, [1], None])
+def test_a_run_whose_result_is_nonsense_is_refused_in_one_line(
+    model: CapsNet, tmp_path: Path, nonsense: object
+) -> None:
+    model.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model": model_config(model), "train": {}}))
+    (tmp_path / "result.json").write_text(json.dumps(nonsense))
+    with pytest.raises(UserError, match="is damaged: it is not a JSON object"):
+        CapsNet.from_pretrained(tmp_path)
+
+
+def test_what_an_earlier_version_saved_is_still_read(model: CapsNet, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["weights_sha256"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    CapsNet.from_pretrained(tmp_path)
+
+
+class FakeApi:
+    """What the hub's mixin calls, without a network; `uploaded` are the files of the folder that was pushed."""
+
+    uploaded: ClassVar[dict[str, bytes]] = {}
+    options: ClassVar[dict[str, object]] = {}
+
+    def __init__(self, token: str | None = None) -> None:
+        self.options.clear()
+        self.options["token"] = token
+
+    def create_repo(self, repo_id: str, **options: object) -> SimpleNamespace:
+        if repo_id == "me/forbidden":
+            raise OSError("403 Forbidden\nsecond line")
+        return SimpleNamespace(repo_id=repo_id)
+
+    def upload_folder(self, *, repo_id: str, folder_path: Path, **options: object) -> SimpleNamespace:
+        self.uploaded.clear()
+        self.uploaded.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir()})
+        self.options.update(options)
+        return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> type[FakeApi]:
+    mixin = pytest.importorskip("huggingface_hub.hub_mixin")
+    monkeypatch.setattr(mixin, "HfApi", FakeApi)
+    return FakeApi
+
+
+def test_push_goes_through_the_hubs_own_mixin(model: CapsNet, hub: type[FakeApi], tmp_path: Path) -> None:
+    commit = model.push_to_hub("me/toys", branch="new", token="t", model_card_kwargs={"accuracy": 0.9})
+    assert commit == "https://hub/me/toys/commit/1"
+    assert hub.options["revision"] == "new"
+    assert hub.options["token"] == "t"
+    assert set(hub.uploaded) == {"config.json", "model.safetensors", "README.md"}
+    card = hub.uploaded["README.md"].decode()
+    assert 'pretrained("me/toys")' in card
+    assert "| accuracy | 0.9 |" in card
+    assert "repo" not in card.split("| accuracy")[1].split("```")[0]
+    for name, content in hub.uploaded.items():
+        (tmp_path / name).write_bytes(content)
+    assert model_config(CapsNet.from_pretrained(tmp_path)) == model_config(model)
+
+
+def test_what_the_hub_refuses_is_one_line(model: CapsNet, hub: type[FakeApi], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^me/forbidden could not be pushed: 403 Forbidden$"):
+        model.push_to_hub("me/forbidden")
+    with pytest.raises(UserError, match="leave config out"):
+        model.save_pretrained(tmp_path, config={"classes": 3})
+
+
+def test_facts_of_the_weights_in_the_package() -> None:
+    for name, card in PRETRAINED.items():
+        facts = card_facts(name)
+        data, score = next(iter(card["scores"].items()))
+        assert facts[f"accuracy on {data}"].startswith(f"{score['accuracy']:.2%} (")
+        assert "training" in facts
 
 
 def test_the_hub_is_an_extra(model: CapsNet, monkeypatch: pytest.MonkeyPatch) -> None:

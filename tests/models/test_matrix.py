@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support import forecast
 
 from torchcaps import data as named
 from torchcaps.analysis.agreement import vote_distances
@@ -16,7 +17,6 @@ from torchcaps.models.registry import count_parameters, create_model, find
 from torchcaps.routing import ROUTINGS
 from torchcaps.testing import check_model
 from torchcaps.training.config import defaults_for
-from torchcaps.training.forecast import forecast
 from torchcaps.training.runs import Checkpoint, load_run
 from torchcaps.training.state import State
 from torchcaps.training.train import train

@@ -19,7 +19,7 @@ from torchcaps.nn.conv import ConvCaps
 from torchcaps.nn.losses import margin_loss
 from torchcaps.nn.primary import PrimaryCaps, PrimaryPoses
 from torchcaps.routing import ROUTINGS
-from torchcaps.testing.core import (
+from torchcaps.testing.modules import (
     require_finite_gradients,
     require_independent_images,
     require_repeatable,

@@ -25,6 +25,7 @@ DYNAMIC_OPTIONS = {
     "one-iteration": {"iterations": 1},
     "leaky": {"leaky": True},
     "priors-and-bias": {"learn_priors": True, "bias": True},
+    "sharp": {"sharpness": 5.0},
     "last": {"gradient": "last"},
     "last-leaky-priors-and-bias": {"gradient": "last", "leaky": True, "learn_priors": True, "bias": True},
 }
@@ -54,6 +55,21 @@ def test_iterations_are_what_was_asked_for(name: str) -> None:
 def test_dynamic_conforms_with_options(options: dict) -> None:
     properties = [holds for holds in ROUTING_PROPERTIES if holds is not exports_with_any_batch]
     check_routing(partial(Dynamic, **options), combine=squashed_sum, properties=properties)
+
+
+def test_sharpness_multiplies_the_agreement() -> None:
+    votes = torch.randn(2, 7, 3, 4, generator=torch.Generator().manual_seed(0))
+    plain, sharp = (
+        Dynamic(VoteShape(7, 3, 4), sharpness=factor)(votes, children_of(votes), trace=True).trace
+        for factor in (1.0, 4.0)
+    )
+    assert plain is not None
+    assert sharp is not None
+    torch.testing.assert_close(sharp.logits[1], 4 * plain.logits[1])
+    torch.testing.assert_close(sharp.logits[2] - sharp.logits[1], 4 * sharp.agreement[1])
+    for wrong in (0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="sharpness"):
+            Dynamic(VoteShape(7, 3, 4), sharpness=wrong)
 
 
 def test_dynamic_starts_from_its_priors_and_hides_no_pass() -> None:

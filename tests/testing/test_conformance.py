@@ -266,7 +266,7 @@ def test_every_model_conforms(name: str) -> None:
     """At a fraction of its size, which changes nothing about its contract."""
     config = MODELS[name].config
     if isinstance(config, CNNConfig):
-        side = 20 if config.design == "compact" else 8
+        side = 28 if config.design in ("compact", "fine") else 8
         overrides = {"image": (1, side, side), "window": config.window and side - 4}
     else:
         known = {field.name for field in fields(config) if getattr(config, field.name) is not None}

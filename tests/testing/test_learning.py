@@ -12,7 +12,6 @@ from torchcaps.routing import ROUTINGS
 from torchcaps.testing import ConformanceError, check_learning
 from torchcaps.training.config import defaults_for
 
-SOFT: dict[str, Any] = {"routing_options": {"iterations": 3, "density_scale": 0.25}, "init_std": 0.3}
 MATRIX: dict[str, Any] = {"image": (1, 28, 28), "classes": 10}
 
 
@@ -40,7 +39,7 @@ def test_every_routing_begins_to_learn(name: str, batches: list[Batch]) -> None:
 
 def test_matrix_capsules_begin_to_learn(batches: list[Batch]) -> None:
     torch.manual_seed(0)
-    model = create_model("matrix-smallnorb-small", **MATRIX, **SOFT)
+    model = create_model("matrix-smallnorb-small", **MATRIX)
     model.schedule(0.0)
     check_learning(model, batches, rate("matrix-smallnorb-small"))
 

@@ -54,16 +54,6 @@ def background(images: Images, generators: Generators, value: float = 0.12) -> I
     return value + (1 - value) * images
 
 
-def thicker(images: Images, generators: Generators) -> Images:
-    """Strokes are one pixel wider."""
-    return wider(images)
-
-
-def thinner(images: Images, generators: Generators) -> Images:
-    """Strokes are one pixel narrower."""
-    return narrower(images)
-
-
 def rotation(images: Images, generators: Generators, degrees: float = 15.0) -> Images:
     """The image is turned about its middle, clockwise or the other way, with bilinear sampling; outside it is 0."""
     side = 2 * _each(generators, lambda g: torch.randint(2, (1,), generator=g))[:, 0] - 1
@@ -101,8 +91,8 @@ CORRUPTIONS: dict[str, Corruption] = {
     "noise": Corruption("noise of 0.05", noise),
     "contrast": Corruption("half the contrast", contrast),
     "background": Corruption("background of 0.12", background),
-    "thicker": Corruption("strokes 1 pixel thicker", thicker),
-    "thinner": Corruption("strokes 1 pixel thinner", thinner),
+    "thicker": Corruption("strokes 1 pixel thicker", lambda images, _: wider(images)),
+    "thinner": Corruption("strokes 1 pixel thinner", lambda images, _: narrower(images)),
     "rotation": Corruption("rotated by 15 degrees", rotation),
     "cut-off": Corruption("10 % beyond the border", cut_off),
 }

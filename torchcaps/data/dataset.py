@@ -112,7 +112,10 @@ class DataSet:
     def _placed(self, batch: Tensor, generator: Generator, offsets: tuple[int, int], augment: Augmentation) -> Tensor:
         low, high = offsets
         where = torch.randint(low, high + 1, (len(batch), 2), generator=generator)
-        return augment(place(batch, where, *self.image[1:]), generator)
+        if high > 0:
+            return augment(place(batch, where, *self.image[1:]), generator)
+        # What comes in from the sides of a crop when it is turned or shrunk should be picture, as far as there is any.
+        return place(augment(batch, generator), where, *self.image[1:])
 
     def _offsets(self, images: ImageSet) -> tuple[int, int]:
         """Where the corner of an image may lie on the canvas: before it, for crops, or inside."""

@@ -32,12 +32,14 @@ from PIL import Image
 from torch import Tensor
 
 from torchcaps.core.errors import UserError
+from torchcaps.core.files import read_regular
 from torchcaps.data import sources
 from torchcaps.data.dataset import DataSet
+from torchcaps.data.folder.listing import files_below
 from torchcaps.data.readers.pictures import open_image
 from torchcaps.data.sets import ImageSet
 from torchcaps.data.sources import Split
-from torchcaps.data.viewpoints import By
+from torchcaps.data.viewpoints import By, hold_out
 
 CATEGORIES = ("apple", "car", "cow", "cup", "dog", "horse", "pear", "tomato")
 SIDE = 32
@@ -70,16 +72,13 @@ class Eth80(DataSet):
     familiar: bool = field(default=True, kw_only=True)
 
     def images(self, split: Split) -> ImageSet:
-        return self._take(self._chosen(split))
+        whole, chosen = photographs(), self._chosen(split)
+        return ImageSet(self.name, whole.images[chosen], whole.category[chosen], self.classes)
 
     def training_and_validation(self, held_out: int) -> tuple[ImageSet, ImageSet]:
         if not held_out:
             return super().training_and_validation(held_out)
-        chosen = self._chosen("train")
-        instance = photographs().instance[chosen]
-        new = instance == instance.max()
-        kept = self._take(chosen[new])
-        return self._take(chosen[~new]), kept.split(min(held_out, len(kept)))[1]
+        return hold_out(self.images("train"), photographs().instance[self._chosen("train")], held_out)
 
     def training_images(self) -> int:
         return len(self._chosen("train"))
@@ -93,10 +92,6 @@ class Eth80(DataSet):
 
     def is_here(self) -> bool:
         return folder().is_dir()
-
-    def _take(self, chosen: Int64[Tensor, "m"]) -> ImageSet:
-        whole = photographs()
-        return ImageSet(self.name, whole.images[chosen], whole.category[chosen], self.classes)
 
     def _chosen(self, split: Split) -> Int64[Tensor, "m"]:
         whole = photographs()
@@ -115,7 +110,7 @@ def folder() -> Path:
 
 def photographs() -> Photographs:
     place = folder()
-    files = sorted(place.rglob("*-*.*")) if place.is_dir() else []
+    files = sorted(map(Path, files_below(place))) if place.is_dir() else []
     found = [(path, match) for path in files if (match := NAME.fullmatch(path.relative_to(place).as_posix()))]
     if {match["category"] for _, match in found} != {*CATEGORIES}:
         raise UserError(
@@ -132,7 +127,7 @@ def _read(place: Path, files: tuple[tuple[Path, int], ...]) -> Photographs:
         name = path.relative_to(place).as_posix()
         match = NAME.fullmatch(name)
         assert match is not None
-        digest.update(name.encode() + path.read_bytes())
+        digest.update(name.encode() + read_regular(path))
         picture = open_image(path).convert("RGB").resize((SIDE, SIDE), Image.Resampling.BOX)
         pictures.append(np.asarray(picture).transpose(2, 0, 1))
         rows.append((CATEGORIES.index(match["category"]), *map(int, match.group("object", "elevation", "azimuth"))))

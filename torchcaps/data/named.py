@@ -16,7 +16,7 @@ from torchcaps.data.eth80 import Eth80
 from torchcaps.data.own import own_images
 from torchcaps.data.sets import ImageSet, ScoredSet, Stream
 from torchcaps.data.sources import Split
-from torchcaps.data.synthetic import affnist_style, faces
+from torchcaps.data.synthetic import affnist_style, faces, ships
 from torchcaps.data.synthetic.multimnist import RULES, Digits, PairSet, PairStream, Rule
 from torchcaps.data.tensors import UNNAMED, Given, from_tensors, is_tensors, registered
 from torchcaps.data.transforms import PRESETS, Augmentation
@@ -82,10 +82,7 @@ class PairedSet(NamedSet):
 
 @dataclass(frozen=True, eq=False)
 class ViewpointSet(NamedSet):
-    """The images of the familiar, or of the novel, viewpoints.
-
-    For validation some toys are kept back altogether, because testing asks about new toys as well.
-    """
+    """The images of the familiar, or of the novel, viewpoints. For validation one toy of each kind is kept back."""
 
     by: viewpoints.By = field(kw_only=True)
     familiar: bool = field(kw_only=True)
@@ -100,11 +97,8 @@ class ViewpointSet(NamedSet):
     def training_and_validation(self, held_out: int) -> tuple[ImageSet, ImageSet]:
         if not held_out:
             return super().training_and_validation(held_out)
-        training, (views, chosen) = self.images("train"), self._chosen("train")
-        instance = views.instance[chosen]
-        new = instance == instance.max()
-        kept = training.take(new.nonzero()[:, 0])
-        return training.take((~new).nonzero()[:, 0]), kept.split(min(held_out, len(kept)))[1]
+        views, chosen = self._chosen("train")
+        return viewpoints.hold_out(self.images("train"), views.instance[chosen], held_out)
 
 
 def _halved(pixels: np.ndarray, split: Split) -> np.ndarray:
@@ -155,7 +149,9 @@ _SETS = (
     *(NamedSet(name, about, _STEREO, TOYS, augment=_JITTERED, made=made) for name, (about, made) in _NORB.items()),
     NamedSet("cifar10-32", "the same, whole", (3, 32, 32), CIFAR, augment=_NATURAL, files="cifar10"),
     NamedSet("faces", "drawn from parts, against other parts", (1, 28, 28), faces.CLASSES),
+    NamedSet("ships", "the same of ships", (1, 28, 28), ships.CLASSES),
     NamedSet("svhn", "house numbers", (3, 32, 32), augment=_SHIFTED),
+    NamedSet("svhn-rebuilt", "SVHN, rebuilt from the full-number images (your files)", (3, 32, 32), augment=_SHIFTED),
     *(
         ViewpointSet(
             f"{name}:{by}{'' if familiar else '-novel'}",

@@ -74,9 +74,9 @@ class OwnImages(DataSet):
         return self.collection.images("train"), self.collection.images("validation")
 
 
-def record(path: Path) -> OwnImages:
-    """The images that a `data.json` lists."""
-    found = folder.load(str(path))
+def record(path: Path, root: str | Path | None = None) -> OwnImages:
+    """The images that a `data.json` lists, at the place that it names, or at `root` if that is given."""
+    found = folder.whose(folder.load(str(path)), path, root)
     return _own(path, found.image, found.classes, known=found)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchcaps.core.errors import UserError
 from torchcaps.data import sources
 from torchcaps.data.readers import norb
+from torchcaps.data.sets import ImageSet
 
 By = Literal["azimuth", "elevation"]
 FAMILIAR: dict[By, tuple[int, ...]] = {"azimuth": (300, 320, 340, 0, 20, 40), "elevation": (30, 35, 40)}
@@ -40,6 +41,14 @@ def read(files: str, split: sources.Split) -> Viewpoints:
     if info.ndim != 2 or info.shape[1] != len(Viewpoints._fields):
         raise UserError(f"{path} has an array of {info.shape}, should be images x 4: fetch it anew")
     return decode(torch.from_numpy(info).long())
+
+
+def hold_out(images: ImageSet, instance: Int64[Tensor, "n"], most: int) -> tuple[ImageSet, ImageSet]:
+    """Without the last object of each category, and up to `most` images of it for validation: testing asks about new
+    objects as well."""
+    new = instance == instance.max()
+    kept = images.take(new.nonzero()[:, 0])
+    return images.take((~new).nonzero()[:, 0]), kept.split(min(most, len(kept)))[1]
 
 
 def select(views: Viewpoints, by: By, familiar: bool) -> Int64[Tensor, "m"]:

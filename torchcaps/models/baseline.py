@@ -1,7 +1,7 @@
 """The convolutional networks that the paper measures capsules against (sections 5, 5.2 and 6.2)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -12,7 +12,7 @@ from torchcaps.core.errors import UserError
 from torchcaps.core.functional import present, standardise
 from torchcaps.core.types import ModelOutput
 from torchcaps.data.sets import Batch
-from torchcaps.models.backbones import CompactBackbone, NaturalBackbone
+from torchcaps.models.backbones import CompactBackbone, FineBackbone, NaturalBackbone
 from torchcaps.models.hub import Pretrained
 from torchcaps.models.window import Window
 from torchcaps.nn.norm import BatchNorm
@@ -24,7 +24,16 @@ class CNNConfig:
     classes: int = 10
     objects: int = 1
     design: Literal[
-        "mnist", "multimnist", "affnist", "compact", "natural", "smallnorb", "smallnorb-small", "smallnorb-norm"
+        "mnist",
+        "multimnist",
+        "affnist",
+        "affnist-small",
+        "compact",
+        "fine",
+        "natural",
+        "smallnorb",
+        "smallnorb-small",
+        "smallnorb-norm",
     ] = "mnist"
     window: int | None = None
     standardise: bool = False
@@ -51,23 +60,35 @@ def _multimnist(image: tuple[int, int, int]) -> list[nn.Module]:
     ]  # fmt: skip
 
 
-def _affnist(image: tuple[int, int, int]) -> list[nn.Module]:
+def _affnist(
+    image: tuple[int, int, int], widths: tuple[int, int, int] = (64, 128, 256), hidden: int = 1900
+) -> list[nn.Module]:
     """Section 5.2: "with MaxPooling and DropOut", as large as the CapsNet; the paper gives no further detail."""
+    first, second, third = widths
     return [
-        nn.Conv2d(image[0], 64, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(64, 128, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(128, 256, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.LazyLinear(1900), nn.ReLU(), nn.Dropout(0.5),
+        nn.Conv2d(image[0], first, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(first, second, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(second, third, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.LazyLinear(hidden), nn.ReLU(), nn.Dropout(0.5),
     ]  # fmt: skip
 
 
-def _compact(image: tuple[int, int, int], channels: int = 128) -> list[nn.Module]:
+def _affnist_small(image: tuple[int, int, int]) -> list[nn.Module]:
+    """The same with as many parameters as the small CapsNet."""
+    return _affnist(image, (32, 64, 96), 370)
+
+
+def _compact(image: tuple[int, int, int], channels: int = 128, backbone: Any = CompactBackbone) -> list[nn.Module]:
     """The backbone of the small capsule networks, and a hidden layer where those have their capsules."""
     return [
-        CompactBackbone(image, channels),
+        backbone(image, channels),
         nn.Conv2d(channels, 64, 3, bias=False), BatchNorm(64), nn.ReLU(),
         nn.Flatten(), nn.LazyLinear(512), nn.ReLU(),
     ]  # fmt: skip
+
+
+def _fine(image: tuple[int, int, int], channels: int = 160) -> list[nn.Module]:
+    return _compact(image, channels, FineBackbone)
 
 
 def _natural(image: tuple[int, int, int], channels: int = 192) -> list[nn.Module]:
@@ -115,7 +136,9 @@ DESIGNS = {
     "mnist": _mnist,
     "multimnist": _multimnist,
     "affnist": _affnist,
+    "affnist-small": _affnist_small,
     "compact": _compact,
+    "fine": _fine,
     "natural": _natural,
     "smallnorb": _smallnorb,
     "smallnorb-small": _smallnorb_small,

@@ -22,7 +22,7 @@ from torchcaps.models.hub import Pretrained
 from torchcaps.models.window import Window
 from torchcaps.nn.conv import ConvCaps
 from torchcaps.nn.dense import DenseCaps
-from torchcaps.nn.losses import RECIPES, margin_loss, reconstruction_loss, share_loss
+from torchcaps.nn.losses import RECIPES, RECONSTRUCTION_WEIGHT, margin_loss, reconstruction_loss, share_loss
 from torchcaps.nn.primary import PrimaryCaps
 from torchcaps.nn.transforms import deviation
 from torchcaps.routing import Routing, RoutingChoice, options_of
@@ -60,7 +60,7 @@ class CapsNetConfig:
     recipe: Literal["paper", "official"] = "paper"
     """`official` follows the authors' released code where it differs from the paper's text."""
     reconstruction_weight: float | None = None
-    """Instead of the recipe's own."""
+    """Instead of the paper's."""
 
 
 class CapsNet(Pretrained, nn.Module):
@@ -176,19 +176,18 @@ class CapsNet(Pretrained, nn.Module):
 
     def loss(self, output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
         """The parts of the loss, `total` among them."""
-        recipe = RECIPES[self.config.recipe]
         there = present(batch.labels, self.config.classes)
         if self.classes.routing.shares:
             total = share_loss(output.lengths, there)
             found = {"likelihood": total}
         else:
             margin = margin_loss(output.lengths, there)
-            total, found = recipe.margin_weight(self.config.classes) * margin, {"margin": margin}
+            total, found = RECIPES[self.config.recipe](self.config.classes) * margin, {"margin": margin}
         if output.reconstruction is None:
             return {"total": total, **found}
         pixels = reconstruction_loss(output.reconstruction, batch.targets)
         weight = self.config.reconstruction_weight
-        weight = recipe.reconstruction if weight is None else weight
+        weight = RECONSTRUCTION_WEIGHT if weight is None else weight
         return {"total": total + weight * pixels, **found, "reconstruction": pixels}
 
     def _init_like_the_released_code(self) -> None:

@@ -18,6 +18,8 @@ from torchcaps.routing import ROUTINGS, Routing, VoteShape
 
 OLD_NAMES = {"digits": "objects"}
 """Names of fields in earlier versions, and their names now."""
+LARGEST = 2**20
+"""Of the numbers in a configuration, but for seeds."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,25 @@ def model_from_config(config: Mapping[str, Any], **given: Any) -> nn.Module:
         raise UserError(f"this run needs the model '{name}'{where}")
     kind = KINDS[name]
     check_fields(name, kind.config, given)
-    rich = {field: _rich(field, value) for field, value in fields.items() if field not in given}
     try:
+        rich = {field: _rich(field, value) for field, value in fields.items() if field not in given}
+        _check_sizes(rich)
         return kind.build(kind.config(**rich, **given))
-    except (KeyError, TypeError) as error:
-        raise UserError(f"the model's configuration is not one of this version: {error}") from None
+    except UserError:
+        raise
+    except Exception as error:  # whatever a file makes a network stumble over
+        why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise UserError(f"the model's configuration is not one of this version: {why}") from None
+
+
+def _check_sizes(value: Any, name: str = "") -> None:
+    """No network has sizes of millions; to try would take all memory first."""
+    if isinstance(value, Mapping | list | tuple):
+        parts = value.items() if isinstance(value, Mapping) else ((name, part) for part in value)
+        for key, part in parts:
+            _check_sizes(part, str(key))
+    elif isinstance(value, int | float) and not abs(value) < LARGEST and name != "seed":
+        raise UserError(f"the model's configuration is damaged: '{name}' is {value:.3g}")
 
 
 def import_path(kind: Any) -> str:

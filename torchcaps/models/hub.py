@@ -9,17 +9,18 @@ Folders need nothing but this package; the hub needs the extra `hub` (`pip insta
 
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from torchcaps import __version__
 from torchcaps.core.errors import UserError
-from torchcaps.core.files import read_json, write_bytes, write_json, write_tensors
+from torchcaps.core.files import read_record, read_tensors, write_bytes, write_json, write_tensors
 from torchcaps.models.config import model_config, model_from_config
+from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.routing import routing_name
 
 T = TypeVar("T", bound="Pretrained")
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+RESULT, HASH = "result.json", "weights_sha256"
 
 _CARD = """---
 library_name: torchcaps
@@ -54,6 +55,7 @@ class Pretrained:
         self,
         save_directory: str | Path,
         *,
+        config: Any = None,
         repo_id: str | None = None,
         push_to_hub: bool = False,
         model_card_kwargs: Mapping[str, object] | None = None,
@@ -61,16 +63,20 @@ class Pretrained:
     ) -> str | None:
         """Write the folder; `model_card_kwargs` are facts for its card, such as `data` and `accuracy`.
 
-        A card that is already there stays. With `push_to_hub`, what `push_to_hub` returns.
+        A card that is already there stays. With `push_to_hub`, what `push_to_hub` returns. The configuration is the
+        model's own: `config` is there because the hub's mixin passes it.
         """
-        folder = Path(save_directory)
-        config = model_config(self)  # pyright: ignore[reportArgumentType]
-        write_tensors(folder / WEIGHTS, self.state_dict())  # pyright: ignore[reportAttributeAccessIssue]
-        write_json(folder / CONFIG, {**config, "torchcaps_version": __version__})
+        if config is not None:
+            raise UserError("the configuration of a model is its own: leave config out")
+        folder, facts = Path(save_directory), dict(model_card_kwargs or {})
+        repo = repo_id or str(facts.pop("repo_id", folder.name))
+        written = {**model_config(self), "torchcaps_version": __version__}  # pyright: ignore[reportArgumentType]
+        written[HASH] = write_tensors(folder / WEIGHTS, self.state_dict())  # pyright: ignore[reportAttributeAccessIssue]
+        write_json(folder / CONFIG, written)
         if not (folder / CARD).exists():
-            write_bytes(folder / CARD, self._card(config, repo_id or folder.name, model_card_kwargs or {}).encode())
+            write_bytes(folder / CARD, self.model_card(repo, facts).encode())
         if push_to_hub:
-            return self.push_to_hub(repo_id or folder.name, model_card_kwargs=model_card_kwargs, **push_to_hub_kwargs)
+            return self.push_to_hub(repo, model_card_kwargs=facts, **push_to_hub_kwargs)
         return None
 
     @classmethod
@@ -90,21 +96,24 @@ class Pretrained:
         `given` replaces fields of its configuration: `backbone=module` for a model that was made with such a module.
         """
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
 
         folder = Path(pretrained_model_name_or_path)
         if not folder.is_dir():
             options = {"revision": revision, "cache_dir": cache_dir, "token": token}
             options |= {"force_download": force_download, "local_files_only": local_files_only}
             folder = _download(str(pretrained_model_name_or_path), options)
-        config = read_json(folder / CONFIG)
-        config = dict(config.get("model", config))
+        whole = read_record(folder / CONFIG, also={"model": dict, HASH: str})
+        config = dict(whole.get("model") or whole)
         config.pop("torchcaps_version", None)
+        # A run has the hash in its result; what an earlier version saved has none.
+        sha256 = config.pop(HASH, None)
+        if "model" in whole and (folder / RESULT).exists():
+            sha256 = read_record(folder / RESULT, also={HASH: str}).get(HASH)
         model = model_from_config(config, **given)
         if not isinstance(model, cls):
             raise UserError(f"{folder} holds a {type(model).__name__}, not a {cls.__name__}")
         try:
-            model.load_state_dict(load_file(folder / WEIGHTS))
+            model.load_state_dict(read_tensors(folder / WEIGHTS, sha256))
         except (OSError, SafetensorError, RuntimeError) as error:
             raise UserError(f"{folder / WEIGHTS} cannot be read: {str(error).splitlines()[0]}") from None
         return model.eval()
@@ -114,32 +123,25 @@ class Pretrained:
         repo_id: str,
         *,
         commit_message: str = "Push model with torchcaps",
-        private: bool | None = None,
-        token: str | None = None,
-        branch: str | None = None,
-        create_pr: bool | None = None,
         model_card_kwargs: Mapping[str, object] | None = None,
+        **options: Any,
     ) -> str:
-        """Upload what `save_pretrained` writes and return the address of the commit."""
-        api = _hub(f"to push to {repo_id}").HfApi(token=token)
-        with TemporaryDirectory() as folder:
-            self.save_pretrained(folder, repo_id=repo_id, model_card_kwargs=model_card_kwargs)
-            try:
-                repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-                if branch is not None:
-                    api.create_branch(repo_id=repo_id, branch=branch, exist_ok=True)
-                commit = api.upload_folder(
-                    repo_id=repo_id,
-                    folder_path=folder,
-                    commit_message=commit_message,
-                    revision=branch,
-                    create_pr=create_pr,
-                )
-            except (OSError, ValueError) as error:
-                raise UserError(f"{repo_id} could not be pushed: {str(error).splitlines()[0]}") from None
-        return commit.commit_url
+        """Upload what `save_pretrained` writes, through the hub's own mixin; returns the address of the commit.
 
-    def _card(self, config: Mapping[str, Any], repo: str, facts: Mapping[str, object]) -> str:
+        `options` are those of `huggingface_hub.ModelHubMixin.push_to_hub`: `private`, `token`, `branch`, `create_pr`,
+        `allow_patterns`, `ignore_patterns`, `delete_patterns`.
+        """
+        mixin = _hub(f"to push to {repo_id}").ModelHubMixin
+        facts = {**(model_card_kwargs or {}), "repo_id": repo_id}
+        try:
+            commit = mixin.push_to_hub(self, repo_id, commit_message=commit_message, model_card_kwargs=facts, **options)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{repo_id} could not be pushed: {str(error).splitlines()[0]}") from None
+        return str(getattr(commit, "commit_url", commit))
+
+    def model_card(self, repo: str, facts: Mapping[str, object]) -> str:
+        """The card in Markdown, with a header for the hub; `facts` become a table."""
+        config = model_config(self)  # pyright: ignore[reportArgumentType]
         c, h, w = config["image"]
         rows = "".join(f"| {name.replace('_', ' ')} | {_text(value)} |\n" for name, value in facts.items())
         return _CARD.format(
@@ -158,6 +160,21 @@ class Pretrained:
             note=_LENGTHS if "routing" in config else "",
             version=__version__,
         )
+
+
+def card_facts(name: str) -> dict[str, Any]:
+    """What is known about the weights in the package: scores, what corruptions cost, and how they were trained."""
+    card = PRETRAINED[name]
+    facts: dict[str, Any] = {}
+    for data, score in card["scores"].items():
+        facts[f"accuracy on {data}"] = f"{score['accuracy']:.2%} ({score['metric']}, {score['images']:,} images)"
+    lost = {what: row["lost"] for what, row in card.get("corruptions", {}).get("corruptions", {}).items()}
+    if lost:
+        facts["points lost under corruption"] = [f"{what} {100 * value:.1f}" for what, value in lost.items()]
+    seconds = card["seconds"] + sum(part["seconds"] for part in card.get("began_with", ()))
+    facts["training"] = f"{seconds:,.0f} s on {card['machine']['processor']}, {card['machine']['threads']} threads"
+    facts["sha256 of the weights in the package"] = f"`{card['sha256'][:16]}...`"
+    return facts
 
 
 def _text(value: object) -> str:

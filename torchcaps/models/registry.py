@@ -35,14 +35,14 @@ class Entry:
     """Whether it adapts to any image size and number of classes (see `suited`)."""
 
 
-def _compact(channels: int = 128, **fields: Any) -> CapsNetConfig:
-    return CapsNetConfig(
-        backbone="compact", channels=channels, primary_types=4, decoder="conv", reconstruction_weight=0.007, **fields
-    )
+def _compact(**fields: Any) -> CapsNetConfig:
+    small = {"channels": 128, "primary_types": 4, "reconstruction_weight": 0.007, **fields}
+    return CapsNetConfig(backbone="compact", decoder="conv", **small)
 
 
 # Found by experiment on validation pairs; docs/log.md has what was tried.
 _FAST = {"optimiser": "muon", "lr": 1e-2, "schedule": "linear", "warmup": 0.05}
+_OVERLAPPING = {"image": (1, 36, 36), "objects": 2, "window": 28, "standardise": True, "channels": 160}
 
 MODELS: dict[str, Entry] = {
     "capsnet": Entry(CapsNetConfig(), "mnist", "adapts to any image size and number of classes", fits_any=True),
@@ -67,10 +67,23 @@ MODELS: dict[str, Entry] = {
     ),
     "capsnet-mnist-small": Entry(_compact(), "mnist", "trains in three minutes on a laptop", _FAST),
     "capsnet-multimnist-small": Entry(
-        _compact(160, image=(1, 36, 36), objects=2, window=28, standardise=True),
+        _compact(**_OVERLAPPING),
         "multimnist",
         "takes overlapping digits apart after minutes on a laptop",
         _FAST,
+    ),
+    "capsnet-multimnist-fine": Entry(
+        CapsNetConfig(
+            backbone="fine",
+            primary_types=8,
+            decoder="conv",
+            reconstruction_weight=0.007,
+            routing_options={"iterations": 3, "sharpness": 8.0},
+            **_OVERLAPPING,
+        ),
+        "multimnist",
+        "the same with layers that see every pixel, and couplings that decide",
+        {**_FAST, "batch": 64},
     ),
     "capsnet-mnist-conv": Entry(
         _compact(conv=((8, 8, 2, 1),), conv_init_std=0.8),
@@ -84,29 +97,42 @@ MODELS: dict[str, Entry] = {
     ),
     "cnn-mnist-small": Entry(CNNConfig(design="compact"), "mnist", "capsnet-mnist-small without the capsules", _FAST),
     "cnn-multimnist-small": Entry(
-        CNNConfig(image=(1, 36, 36), objects=2, design="compact", window=28, standardise=True, channels=160),
+        CNNConfig(design="compact", **_OVERLAPPING),
         "multimnist",
         "capsnet-multimnist-small without the capsules",
         _FAST,
     ),
+    "cnn-multimnist-fine": Entry(
+        CNNConfig(design="fine", **_OVERLAPPING),
+        "multimnist",
+        "capsnet-multimnist-fine without the capsules",
+        {**_FAST, "batch": 64},
+    ),
     "cnn-affnist": Entry(
         CNNConfig(image=(1, 40, 40), design="affnist"), "translated-mnist", "a CNN as large as capsnet-affnist"
+    ),
+    "cnn-affnist-small": Entry(
+        CNNConfig(image=(1, 40, 40), design="affnist-small"),
+        "translated-mnist",
+        "max-pooling and dropout, as large as capsnet-mnist-small on 40x40",
+        {**_FAST, "lr": 3e-3},
     ),
 }
 
 
+def _matrix(**fields: Any) -> MatrixConfig:
+    """With a softer E-step and wider transforms than the paper has, three iterations learn; docs/log.md has trials."""
+    return MatrixConfig(routing_options={"iterations": 3, "density_scale": 0.25}, init_std=0.3, **fields)
+
+
 _EM = {"lr": 3e-3, "schedule": "linear", "warmup": 0.05, "batch": 64}
+_SMALL: dict[str, Any] = {"channels": 64, "primary_types": 8, "types": (16, 16)}
 
 MODELS |= {
-    "matrix-smallnorb": Entry(MatrixConfig(), "smallnorb", "matrix capsules with EM routing, as in the paper", _EM),
-    "matrix-smallnorb-small": Entry(
-        MatrixConfig(channels=64, primary_types=8, types=(16, 16)), "smallnorb", "the paper's smaller one", _EM
-    ),
+    "matrix-smallnorb": Entry(_matrix(), "smallnorb", "matrix capsules with EM routing, the paper's network", _EM),
+    "matrix-smallnorb-small": Entry(_matrix(**_SMALL), "smallnorb", "the paper's smaller one", _EM),
     "matrix-mnist": Entry(
-        MatrixConfig(image=(1, 28, 28), classes=10, channels=64, primary_types=8, types=(16, 16)),
-        "mnist",
-        "the same for handwritten digits",
-        _EM,
+        _matrix(image=(1, 28, 28), classes=10, **_SMALL), "mnist", "the same for handwritten digits", _EM
     ),
     "cnn-smallnorb": Entry(
         CNNConfig(image=(2, 32, 32), classes=5, design="smallnorb"), "smallnorb", "the baseline of that paper"

@@ -4,32 +4,20 @@ All losses are sums over an image (classes, pixels) and means over the batch, as
 be used unchanged.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from torchcaps.core.functional import EPSILON
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """The weights of margin and reconstruction loss in the total."""
-
-    margin: float = 1.0
-    reconstruction: float = 0.0005
-    averaged: bool = False
-    """Whether the margin loss is the mean over the classes, not their sum."""
-
-    def margin_weight(self, classes: int) -> float:
-        return self.margin / classes if self.averaged else self.margin
-
-
-RECIPES = {
-    "paper": Recipe(),
+RECIPES: dict[str, Callable[[int], float]] = {
+    "paper": lambda classes: 1.0,
     # The released code halves the margin loss and averages it: with ten classes, reconstruction weighs 20 times more.
-    "official": Recipe(margin=1 / 2, averaged=True),
+    "official": lambda classes: 0.5 / classes,
 }
+"""By its name the weight of the margin loss for so many classes."""
+RECONSTRUCTION_WEIGHT = 0.0005
 
 
 def margin_loss(

@@ -5,7 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
-from torchcaps.kernels import fused_norm, phase_conv
+from torchcaps.kernels import fused_norm
+from torchcaps.kernels.transforms import is_pixel_major
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -18,7 +19,7 @@ class BatchNorm(nn.BatchNorm2d):
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         if not (self.training and _several_processes()):
             # Of one image that is channels last as well, which needs no other view.
-            if input.stride(0) >= input.stride(3) or not phase_conv.is_pixel_major(input):
+            if input.stride(0) >= input.stride(3) or not is_pixel_major(input):
                 return super().forward(input)
             # All pixels of all images as one image, channels last: the only layout that torch has a fast path for.
             b, c, h, w = input.shape
@@ -30,14 +31,7 @@ class BatchNorm(nn.BatchNorm2d):
         mean = all_reduce(input.mean((0, 2, 3))) / world
         variance = all_reduce((input - mean[:, None, None]).square().mean((0, 2, 3))) / world
         count = input.numel() / input.shape[1] * world
-        with torch.no_grad():
-            assert self.running_mean is not None
-            assert self.running_var is not None
-            assert self.momentum is not None
-            assert self.num_batches_tracked is not None
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(variance * count / (count - 1), self.momentum)
-            self.num_batches_tracked.add_(1)
+        fused_norm.follow(self, mean.detach(), (variance * count / (count - 1)).detach())
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return input * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
 

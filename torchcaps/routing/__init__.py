@@ -109,28 +109,8 @@ def _sizes(shape: VoteShape) -> str:
 
 
 __all__ = [
-    "EM",
-    "ROUTINGS",
-    "Competition",
-    "Dynamic",
-    "Heinsen",
-    "Heinsen2022",
-    "InvertedDotProduct",
-    "Random",
-    "Recorder",
-    "Routing",
-    "RoutingChoice",
-    "SelfAttention",
-    "SelfRouting",
-    "Uniform",
-    "VariationalBayes",
-    "VoteShape",
-    "check_options",
-    "couplings",
-    "make_routing",
-    "options_of",
-    "positive",
-    "register_routing",
-    "routing_class",
+    "EM", "ROUTINGS", "Competition", "Dynamic", "Heinsen", "Heinsen2022", "InvertedDotProduct", "Random", "Recorder",
+    "Routing", "RoutingChoice", "SelfAttention", "SelfRouting", "Uniform", "VariationalBayes", "VoteShape",
+    "check_options", "couplings", "make_routing", "options_of", "positive", "register_routing", "routing_class",
     "routing_name",
-]
+]  # fmt: skip

@@ -25,6 +25,9 @@ from torchcaps.core.types import Capsules, RoutingOutput, RoutingTrace
 # A child's normaliser over every parent it reaches: log Σ exp(logit). Dense layers sum over j; a convolutional layer
 # also sums over the positions at which the same child meets other parents.
 Competition = Callable[[Float[Tensor, "b i j"]], Float[Tensor, "b i #j"]]
+Votes = Float[Tensor, "b i j d"]
+Parents = tuple[Float[Tensor, "b j d"], Float[Tensor, "b j"]]
+"""Poses and activations."""
 
 
 class VoteShape(NamedTuple):
@@ -37,7 +40,8 @@ class VoteShape(NamedTuple):
 
 
 class Routing(nn.Module):
-    """Turns votes into parents. Subclasses take a `VoteShape` and keyword options, and implement `forward`."""
+    """Turns votes into parents. Subclasses take a `VoteShape` and keyword options, and implement `route`, or `forward`
+    if they make a trace in another way."""
 
     iterations: int = 1
     shape: VoteShape | None
@@ -60,14 +64,20 @@ class Routing(nn.Module):
         super().__init__()
 
     def forward(
-        self,
-        votes: Float[Tensor, "b i j d"],
-        children: Capsules,
-        *,
-        competition: Competition | None = None,
-        trace: bool = False,
+        self, votes: Votes, children: Capsules, *, competition: Competition | None = None, trace: bool = False
     ) -> RoutingOutput:
+        recorder = Recorder(trace)
+        poses, activations = self.route(votes, children, competition, recorder)
+        return RoutingOutput(poses, activations, recorder.trace())
+
+    def route(self, votes: Votes, children: Capsules, competition: Competition | None, recorder: "Recorder") -> Parents:
+        """The parents; `recorder` is told of every iteration."""
         raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        parameters = list(inspect.signature(type(self)).parameters.values())[1:]
+        options = {one.name: one.default for one in parameters if one.default is not one.empty} | self.options
+        return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 def couplings(

@@ -33,8 +33,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from torchcaps.core.types import Capsules, RoutingOutput
-from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings, positive
+from torchcaps.core.types import Capsules
+from torchcaps.routing.base import Competition, Parents, Recorder, Routing, Votes, VoteShape, couplings, positive
 
 # Added to a parent's data before dividing by it: a parent that no child turns to has its mean at zero, not at 0 / 0.
 NO_DATA = 1e-12
@@ -76,16 +76,8 @@ class EM(Routing):
         last = 1 - 0.95**self.iterations if self.normalised else 1.0
         return [self.inverse_temperature * (1 - 0.95 ** (t + 1)) / last for t in range(self.iterations)]
 
-    def forward(
-        self,
-        votes: Float[Tensor, "b i j d"],
-        children: Capsules,
-        *,
-        competition: Competition | None = None,
-        trace: bool = False,
-    ) -> RoutingOutput:
+    def route(self, votes: Votes, children: Capsules, competition: Competition | None, recorder: Recorder) -> Parents:
         a = children.activations
-        recorder = Recorder(trace)
         logits = votes.new_zeros(votes.shape[:3])
         R = couplings(logits, competition=competition)
         even = R.sum(1)
@@ -107,11 +99,7 @@ class EM(Routing):
                 agreement = logsigmoid(scaled).unsqueeze(1) + self.density_scale * log_density
                 recorder.add(R, logits, agreement)
                 logits, R = agreement, couplings(agreement, competition=competition)
-        return RoutingOutput(mean, activation, recorder.trace())
-
-    def extra_repr(self) -> str:
-        names = ("iterations", "inverse_temperature", "normalised", "density_scale")
-        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        return mean, activation
 
 
 def _offset(log_sigma: Float[Tensor, "b j d"]) -> Float[Tensor, "b 1 j"]:

@@ -21,12 +21,11 @@ that a step realises a tenth of the drop that its gradient promises.
 """
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import logsigmoid
 
-from torchcaps.core.types import Capsules, RoutingOutput
-from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings, positive
+from torchcaps.core.types import Capsules
+from torchcaps.routing.base import Competition, Parents, Recorder, Routing, Votes, VoteShape, couplings, positive
 
 EPSILON = 1e-5
 """The author's, added to variances and to amounts of data: a parent of equal votes has no narrower Gaussian."""
@@ -39,19 +38,11 @@ class Heinsen(Routing):
         self.beta_use = nn.Parameter(0.1 * torch.randn(shape.children, shape.parents))
         self.beta_ign = nn.Parameter(0.1 * torch.randn(shape.children, shape.parents))
 
-    def forward(
-        self,
-        votes: Float[Tensor, "b i j d"],
-        children: Capsules,
-        *,
-        competition: Competition | None = None,
-        trace: bool = False,
-    ) -> RoutingOutput:
+    def route(self, votes: Votes, children: Capsules, competition: Competition | None, recorder: Recorder) -> Parents:
         v = votes
         f_a = children.activations
         logits = v.new_zeros(v.shape[:3])
         mu, score = v[:, 0], v[:, 0, :, 0]
-        recorder = Recorder(trace)
         for iteration in range(self.iterations):
             R = couplings(logits, competition=competition)
             used = f_a.unsqueeze(-1) * R
@@ -66,7 +57,4 @@ class Heinsen(Routing):
                 found = self.density_scale * log_p + logsigmoid(score).unsqueeze(1)
                 recorder.add(R, logits, found)
                 logits = found
-        return RoutingOutput(mu, score.sigmoid(), recorder.trace())
-
-    def extra_repr(self) -> str:
-        return f"iterations={self.iterations}, density_scale={self.density_scale}"
+        return mu, score.sigmoid()

@@ -27,8 +27,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, logsigmoid
 
-from torchcaps.core.types import Capsules, RoutingOutput
-from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings, positive
+from torchcaps.core.types import Capsules
+from torchcaps.routing.base import Competition, Parents, Recorder, Routing, Votes, VoteShape, couplings, positive
 
 
 class Heinsen2022(Routing):
@@ -50,21 +50,13 @@ class Heinsen2022(Routing):
         self.presence = nn.Parameter(2 * torch.randn(j, d) / d**0.5)
         self.presence_bias = nn.Parameter(torch.zeros(j))
 
-    def forward(
-        self,
-        votes: Float[Tensor, "b i j d"],
-        children: Capsules,
-        *,
-        competition: Competition | None = None,
-        trace: bool = False,
-    ) -> RoutingOutput:
-        recorder = Recorder(trace)
+    def route(self, votes: Votes, children: Capsules, competition: Competition | None, recorder: Recorder) -> Parents:
         y = self._route(votes, children, competition, recorder)[0]
         activations = torch.sigmoid((y * self.presence).sum(-1) + self.presence_bias)
-        return RoutingOutput(y, activations, recorder.trace())
+        return y, activations
 
     def credit(
-        self, votes: Float[Tensor, "b i j d"], children: Capsules, competition: Competition | None = None
+        self, votes: Votes, children: Capsules, competition: Competition | None = None
     ) -> Float[Tensor, "b i j"]:
         """φ of the last iteration: how much each parent is made of each child, positive or negative.
 
@@ -74,7 +66,7 @@ class Heinsen2022(Routing):
         return self._route(votes, children, competition, Recorder(False))[1]
 
     def _route(
-        self, v: Float[Tensor, "b i j d"], children: Capsules, competition: Competition | None, recorder: Recorder
+        self, v: Votes, children: Capsules, competition: Competition | None, recorder: Recorder
     ) -> tuple[Float[Tensor, "b j d"], Float[Tensor, "b i j"]]:
         x, f_a = children.poses, children.activations.unsqueeze(-1)
         beta_use, beta_ign = (beta(x) if isinstance(beta, nn.Linear) else beta for beta in (self.use, self.ignore))
@@ -92,6 +84,3 @@ class Heinsen2022(Routing):
                 recorder.add(R, S, found)
                 S = found
         return y, phi
-
-    def extra_repr(self) -> str:
-        return f"iterations={self.iterations}, any_children={self.any_children}"

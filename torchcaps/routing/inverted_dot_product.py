@@ -15,11 +15,10 @@ layer shared by all class capsules and a softmax; here the same layer has a logi
 """
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
-from torchcaps.core.types import Capsules, RoutingOutput
-from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings, positive
+from torchcaps.core.types import Capsules
+from torchcaps.routing.base import Competition, Parents, Recorder, Routing, Votes, VoteShape, couplings, positive
 
 
 class InvertedDotProduct(Routing):
@@ -29,19 +28,11 @@ class InvertedDotProduct(Routing):
         self.norm = nn.LayerNorm(shape.dim)
         self.presence = nn.Linear(shape.dim, 1)
 
-    def forward(
-        self,
-        votes: Float[Tensor, "b i j d"],
-        children: Capsules,
-        *,
-        competition: Competition | None = None,
-        trace: bool = False,
-    ) -> RoutingOutput:
+    def route(self, votes: Votes, children: Capsules, competition: Competition | None, recorder: Recorder) -> Parents:
         """The children's activations are not used: as in the paper, a capsule is its pose."""
         v = votes
         a = v.new_zeros(v.shape[:3])
         p = v[:, 0]
-        recorder = Recorder(trace)
         for iteration in range(self.iterations):
             r = couplings(a, competition=competition)
             p = self.norm(torch.einsum("bij,bijd->bjd", r, v))
@@ -49,7 +40,4 @@ class InvertedDotProduct(Routing):
                 agreement = torch.einsum("bijd,bjd->bij", v, p) / v.shape[-1] ** 0.5
                 recorder.add(r, a, agreement)
                 a = agreement
-        return RoutingOutput(p, self.presence(p)[..., 0].sigmoid(), recorder.trace())
-
-    def extra_repr(self) -> str:
-        return f"iterations={self.iterations}"
+        return p, self.presence(p)[..., 0].sigmoid()

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from torchcaps.core.types import Capsules, RoutingOutput
-from torchcaps.routing.base import Competition, Routing, VoteShape
+from torchcaps.core.types import Capsules
+from torchcaps.routing.base import Competition, Parents, Recorder, Routing, Votes, VoteShape
 from torchcaps.routing.uniform import one_pass
 
 
@@ -26,13 +26,6 @@ class Random(Routing):
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         self.register_buffer("logits", scale * torch.randn(shape.children, shape.parents, generator=generator))
 
-    def forward(
-        self,
-        votes: Float[Tensor, "b i j d"],
-        children: Capsules,
-        *,
-        competition: Competition | None = None,
-        trace: bool = False,
-    ) -> RoutingOutput:
+    def route(self, votes: Votes, children: Capsules, competition: Competition | None, recorder: Recorder) -> Parents:
         """The children's activations are not used: a vector capsule's votes already carry its length."""
-        return one_pass(votes, self.logits.expand(votes.shape[:3]), trace, competition)
+        return one_pass(votes, self.logits.expand(votes.shape[:3]), competition, recorder)

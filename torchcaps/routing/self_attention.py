@@ -19,8 +19,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.core.functional import length
-from torchcaps.core.types import Capsules, RoutingOutput
-from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings
+from torchcaps.core.types import Capsules
+from torchcaps.routing.base import Competition, Parents, Recorder, Routing, Votes, VoteShape, couplings
 
 
 class SelfAttention(Routing):
@@ -28,24 +28,16 @@ class SelfAttention(Routing):
         super().__init__()
         self.log_priors = nn.Parameter(torch.zeros(shape.children, shape.parents)) if learn_priors else None
 
-    def forward(
-        self,
-        votes: Float[Tensor, "b i j d"],
-        children: Capsules,
-        *,
-        competition: Competition | None = None,
-        trace: bool = False,
-    ) -> RoutingOutput:
+    def route(self, votes: Votes, children: Capsules, competition: Competition | None, recorder: Recorder) -> Parents:
         """The children's activations are not used: a vector capsule's votes already carry its length."""
         u_hat = votes
         logits = torch.einsum("bijd,bjd->bij", u_hat, u_hat.sum(1)) / u_hat.shape[-1] ** 0.5
         c = couplings(logits, competition=competition)
         weights = c if self.log_priors is None else c + self.log_priors
         v = exponential_squash(torch.einsum("bij,bijd->bjd", weights, u_hat))
-        recorder = Recorder(trace)
         if recorder:
             recorder.add(c, logits, torch.einsum("bijd,bjd->bij", u_hat, v))
-        return RoutingOutput(v, length(v), recorder.trace())
+        return v, length(v)
 
 
 def exponential_squash(s: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:

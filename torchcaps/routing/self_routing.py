@@ -17,12 +17,11 @@ decide; in a CapsNet poses are at most 1 long.
 """
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from torchcaps.core.functional import EPSILON
-from torchcaps.core.types import Capsules, RoutingOutput
-from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings
+from torchcaps.core.types import Capsules
+from torchcaps.routing.base import Competition, Parents, Recorder, Routing, Votes, VoteShape, couplings
 
 
 class SelfRouting(Routing):
@@ -34,21 +33,13 @@ class SelfRouting(Routing):
             raise ValueError("self-routing reads the children's poses: VoteShape needs their child_dim")
         self.weight = nn.Parameter(torch.randn(shape.children, shape.parents, shape.child_dim))
 
-    def forward(
-        self,
-        votes: Float[Tensor, "b i j d"],
-        children: Capsules,
-        *,
-        competition: Competition | None = None,
-        trace: bool = False,
-    ) -> RoutingOutput:
+    def route(self, votes: Votes, children: Capsules, competition: Competition | None, recorder: Recorder) -> Parents:
         a = children.activations
         logits = torch.einsum("bip,ijp->bij", children.poses, self.weight)
         c = couplings(logits, competition=competition)
         share = c * a.unsqueeze(-1)
         total = share.sum(1)
         p = torch.einsum("bij,bijd->bjd", share, votes) / (total.unsqueeze(-1) + EPSILON)
-        recorder = Recorder(trace)
         if recorder:
             recorder.add(c, logits, torch.einsum("bijd,bjd->bij", votes, p))
-        return RoutingOutput(p, total / (a.sum(1, keepdim=True) + EPSILON), recorder.trace())
+        return p, total / (a.sum(1, keepdim=True) + EPSILON)

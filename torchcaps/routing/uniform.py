@@ -13,33 +13,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from torchcaps.core.functional import length, squash
-from torchcaps.core.types import Capsules, RoutingOutput
-from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings
+from torchcaps.core.types import Capsules
+from torchcaps.routing.base import Competition, Parents, Recorder, Routing, Votes, VoteShape, couplings
 
 
 class Uniform(Routing):
     def __init__(self, shape: VoteShape) -> None:
         super().__init__()
 
-    def forward(
-        self,
-        votes: Float[Tensor, "b i j d"],
-        children: Capsules,
-        *,
-        competition: Competition | None = None,
-        trace: bool = False,
-    ) -> RoutingOutput:
+    def route(self, votes: Votes, children: Capsules, competition: Competition | None, recorder: Recorder) -> Parents:
         """The children's activations are not used: a vector capsule's votes already carry its length."""
-        return one_pass(votes, votes.new_zeros(votes.shape[:3]), trace, competition)
+        return one_pass(votes, votes.new_zeros(votes.shape[:3]), competition, recorder)
 
 
-def one_pass(
-    u_hat: Float[Tensor, "b i j d"], b: Float[Tensor, "b i j"], trace: bool, competition: Competition | None
-) -> RoutingOutput:
+def one_pass(u_hat: Votes, b: Float[Tensor, "b i j"], competition: Competition | None, recorder: Recorder) -> Parents:
     """Parents for couplings that do not depend on the votes."""
     c = couplings(b, competition=competition)
     v = squash(torch.einsum("bij,bijd->bjd", c, u_hat))
-    recorder = Recorder(trace)
     if recorder:
         recorder.add(c, b, torch.einsum("bijd,bjd->bij", u_hat, v))
-    return RoutingOutput(v, length(v), recorder.trace())
+    return v, length(v)

@@ -24,8 +24,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from torchcaps.core.types import Capsules, RoutingOutput
-from torchcaps.routing.base import Competition, Recorder, Routing, VoteShape, couplings, positive
+from torchcaps.core.types import Capsules
+from torchcaps.routing.base import Competition, Parents, Recorder, Routing, Votes, VoteShape, couplings, positive
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -47,18 +47,10 @@ class VariationalBayes(Routing):
         self.offset = nn.Parameter(torch.zeros(shape.parents))
         self.gain = nn.Parameter(torch.ones(()))
 
-    def forward(
-        self,
-        votes: Float[Tensor, "b i j d"],
-        children: Capsules,
-        *,
-        competition: Competition | None = None,
-        trace: bool = False,
-    ) -> RoutingOutput:
+    def route(self, votes: Votes, children: Capsules, competition: Competition | None, recorder: Recorder) -> Parents:
         v, d = votes, votes.shape[-1]
         a = children.activations
         log_rho = v.new_zeros(v.shape[:3])
-        recorder = Recorder(trace)
         q = None
         for iteration in range(self.iterations):
             r = couplings(log_rho, competition=competition)
@@ -70,13 +62,10 @@ class VariationalBayes(Routing):
         assert q is not None
         entropy = 0.5 * (d * (LOG_TWO_PI + 1) - q.log_precision)
         presence = torch.sigmoid(self.offset - self.gain * q.log_mixing.exp() * entropy)
-        return RoutingOutput(q.mean, presence, recorder.trace())
-
-    def extra_repr(self) -> str:
-        return f"iterations={self.iterations}"
+        return q.mean, presence
 
 
-def posterior(v: Float[Tensor, "b i j d"], R: Float[Tensor, "b i j"]) -> Posterior:
+def posterior(v: Votes, R: Float[Tensor, "b i j"]) -> Posterior:
     """The M-step: the parents' distributions, given who belongs to them."""
     d, N = v.shape[-1], R.sum(1)
     alpha, kappa, nu = 1 + N, 1 + N, d + 1 + N
@@ -91,7 +80,7 @@ def posterior(v: Float[Tensor, "b i j d"], R: Float[Tensor, "b i j"]) -> Posteri
     )
 
 
-def log_responsibility(v: Float[Tensor, "b i j d"], q: Posterior) -> Float[Tensor, "b i j"]:
+def log_responsibility(v: Votes, q: Posterior) -> Float[Tensor, "b i j"]:
     """The E-step, ln ρ: how well each parent explains each vote, in expectation."""
     d = v.shape[-1]
     distance = torch.einsum("bijd,bjd->bij", (v - q.mean.unsqueeze(1)).square(), q.precision)

@@ -32,10 +32,6 @@ class AnsweredSet:
     name: str = "answered"
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        return tuple(str(number) for number in range(CLASSES))
-
-    @property
     def objects(self) -> int:
         return self.labels.shape[1]
 

@@ -7,19 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.core.types import CapsuleMap, Capsules, RoutingOutput, capsules_of
-from torchcaps.testing.core import (
-    Run,
-    must_run,
-    require,
-    require_any_device,
-    require_close,
-    require_finite,
-    require_finite_gradients,
-    require_independent_images,
-    require_repeatable,
-    require_stateless,
-    seeded,
-)
+from torchcaps.testing import modules
+from torchcaps.testing.core import must_run, require, require_close, require_finite, seeded
+from torchcaps.testing.modules import Run
 
 
 def check_squash(squash: Callable[[Tensor], Tensor]) -> None:
@@ -125,9 +115,9 @@ def check_layer(
         list(activations.shape) == [3, parents], f"activations are {list(activations.shape)} instead of {[3, parents]}"
     )
     if deterministic:
-        require_independent_images("layer", run, inputs)
-        require_repeatable("layer", run, inputs)
-    require_stateless("layer", layer, run, inputs)
+        modules.require_independent_images("layer", run, inputs)
+        modules.require_repeatable("layer", run, inputs)
+    modules.require_stateless("layer", layer, run, inputs)
     nothing = torch.zeros_like(inputs[0])
-    require_finite_gradients("layer of all-zero capsules", layer, run, (nothing, inputs[1]))
-    require_any_device("layer", layer, run_with, inputs)
+    modules.require_finite_gradients("layer of all-zero capsules", layer, run, (nothing, inputs[1]))
+    modules.require_any_device("layer", layer, run_with, inputs)

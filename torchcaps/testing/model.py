@@ -6,18 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.core.types import ModelOutput
-from torchcaps.testing.core import (
-    Run,
-    must_run,
-    require,
-    require_any_device,
-    require_close,
-    require_finite,
-    require_independent_images,
-    require_repeatable,
-    require_stateless,
-    seeded,
-)
+from torchcaps.testing import modules
+from torchcaps.testing.core import must_run, require, require_close, require_finite, seeded
+from torchcaps.testing.modules import Run
 
 BATCH = 3
 
@@ -36,15 +27,15 @@ def check_model(model: nn.Module, image_shape: tuple[int, int, int], *, classes:
     check_batches(model, images)
     check_labels(model, images, classes, objects)
     check_trace(model, images)
-    require_any_device("model", model, _runner, (images,))
+    modules.require_any_device("model", model, _runner, (images,))
     check_gradients(model, images, classes, objects)
 
 
 def check_state(model: nn.Module, images: Tensor) -> None:
     """A forward pass changes no state, except for the statistics of batch normalisation in training."""
     training = copy.deepcopy(model).train()
-    require_stateless("model", model, _runner(model), (images,))
-    require_stateless("model", training, _runner(training), (images,), buffers=False)
+    modules.require_stateless("model", model, _runner(model), (images,))
+    modules.require_stateless("model", training, _runner(training), (images,), buffers=False)
 
 
 def check_answers(model: nn.Module, images: Tensor, classes: int, objects: int) -> None:
@@ -64,8 +55,8 @@ def check_answers(model: nn.Module, images: Tensor, classes: int, objects: int) 
 
 def check_batches(model: nn.Module, images: Tensor) -> None:
     """The output for an image does not depend on the batch, also for a batch of one."""
-    require_independent_images("model", _runner(model), (images,))
-    require_repeatable("model in eval mode", _runner(model), (images,))
+    modules.require_independent_images("model", _runner(model), (images,))
+    modules.require_repeatable("model in eval mode", _runner(model), (images,))
 
 
 def check_labels(model: nn.Module, images: Tensor, classes: int, objects: int) -> None:

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from torchcaps.core.types import Capsules, RoutingOutput, RoutingTrace
 from torchcaps.routing import Competition, Routing, VoteShape
-from torchcaps.testing.core import Run, must_run, require, seeded
+from torchcaps.testing.core import must_run, require, seeded
+from torchcaps.testing.modules import Run
 
 MakeRouting = Callable[[VoteShape], Routing]
 # combine(routing, votes, couplings) computes the parents' poses from the votes and the last couplings.

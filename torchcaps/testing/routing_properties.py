@@ -8,17 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from torchcaps.routing import Routing
-from torchcaps.testing.core import (
-    must_run,
-    require,
-    require_any_device,
-    require_close,
-    require_finite_gradients,
-    require_independent_images,
-    require_repeatable,
-    require_stateless,
-    same_bytes,
-)
+from torchcaps.testing import modules
+from torchcaps.testing.core import must_run, require, require_close, same_bytes
 from torchcaps.testing.routing_case import RoutingCase, routed, runner
 
 
@@ -139,7 +130,7 @@ def _reordered(routing: Routing, order: Tensor) -> Routing:
 def images_are_independent(case: RoutingCase) -> None:
     for training in (False, True):
         routing = case.routing().train(training)
-        require_independent_images("routing", runner(routing), case.inputs())
+        modules.require_independent_images("routing", runner(routing), case.inputs())
 
 
 def gradients_are_finite_at_zero(case: RoutingCase) -> None:
@@ -154,7 +145,7 @@ def gradients_are_finite_at_zero(case: RoutingCase) -> None:
             "routing of children that are all absent": (no_child, torch.zeros_like(activations), poses),
         }
         for what, given in inputs.items():
-            require_finite_gradients(what, routing, runner(routing), given)
+            modules.require_finite_gradients(what, routing, runner(routing), given)
 
 
 def gradient_is_that_of_the_function(case: RoutingCase) -> None:
@@ -186,13 +177,13 @@ def forward_is_pure(case: RoutingCase) -> None:
     for training in (False, True):
         routing = case.routing().train(training)
         for trace in (False, True):
-            require_stateless(f"routing with trace={trace}", routing, runner(routing, trace), case.inputs())
+            modules.require_stateless(f"routing with trace={trace}", routing, runner(routing, trace), case.inputs())
         if getattr(routing, "deterministic", True):
-            require_repeatable("routing", runner(routing), case.inputs())
+            modules.require_repeatable("routing", runner(routing), case.inputs())
 
 
 def runs_on_any_device(case: RoutingCase) -> None:
-    require_any_device("routing", case.routing(), runner, case.inputs())
+    modules.require_any_device("routing", case.routing(), runner, case.inputs())
 
 
 class _PlainOutputs(nn.Module):

@@ -8,12 +8,12 @@ argument like the folder itself.
 import hashlib
 import json
 import os
-import re
 import zlib
 from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ import numpy as np
 import torch
 
 from torchcaps.core.errors import UserError, argument
-from torchcaps.core.files import write_bytes
+from torchcaps.core.files import make_private, read_regular, write_bytes
 from torchcaps.core.progress import Progress, say
+from torchcaps.core.seal import is_sealed, seal
+from torchcaps.data.folder.checks import check_record
 from torchcaps.data.folder.decode import Decoded, in_threads, map_decoded, write_decoded
 from torchcaps.data.folder.division import TEST_SHARE, VALIDATION_SHARE, divide, find_copies
 from torchcaps.data.folder.listing import SPLITS, Labelled, Listing, list_images, natural
@@ -57,6 +59,8 @@ class Collection:
     unreadable: list[str]
     notes: list[str]
     key: str
+    seal: str = ""
+    """Of this user on this machine, over all other fields; runs of earlier versions have none."""
 
     def rows(self, split: str) -> list[tuple[str, int]]:
         """Path and label of each image of a split, in the order in which they are decoded."""
@@ -100,7 +104,58 @@ class Collection:
         return [f"{counts}; at {h}x{w} pixels, {'colour' if c == 3 else 'grey'}", *self.notes]
 
     def save(self, path: Path) -> None:
-        write_bytes(path, (json.dumps(asdict(self), indent=1) + "\n").encode())
+        sealed = replace(self, seal=seal(self._content()))
+        write_bytes(path, (json.dumps(asdict(sealed), indent=1) + "\n").encode())
+
+    def _content(self) -> str:
+        return json.dumps(asdict(replace(self, seal="")))
+
+    def is_ours(self) -> bool:
+        """Whether this user made the record on this machine; of earlier versions, whether the cache has it as well."""
+        if self.seal:
+            return is_sealed(self._content(), self.seal)
+        with suppress(UserError):
+            return replace(load(str(_cache(self.key) / RECORD)), seal="") == self
+        return False
+
+    def found_at(self, root: Path) -> "Collection":
+        """The same images at another place, and nothing outside of it.
+
+        They are decoded under a key of their own, so that nothing else that was decoded here is taken for them.
+        """
+        place = os.path.realpath(root)
+        for split in SPLITS:
+            for path, _ in self.rows(split):
+                if not os.path.realpath(os.path.join(place, path)).startswith(place + os.sep):
+                    raise UserError(f"{path} is not inside {place}: the record of this run cannot be used")
+        key = hashlib.sha256(f"{place} {self._content()}".encode(errors="surrogatepass")).hexdigest()[:32]
+        return replace(self, root=place, key=key)
+
+
+@dataclass(frozen=True)
+class Foreign(Collection):
+    """A record that came from elsewhere: its classes are known, but the folder that it names is not opened."""
+
+    def images(self, split: str) -> ImageSet:
+        raise UserError(
+            f"this run was not made here, so its images are not looked for at {self.root}: to use images of yours, "
+            f"give {argument('data', 'FOLDER')}"
+        )
+
+    def here(self) -> bool:
+        return False
+
+
+def whose(record: Collection, path: Path, root: str | Path | None = None) -> Collection:
+    """A record that may be opened: one's own, one whose images are beside it, or where the user says (`root`)."""
+    if root is not None:
+        return record.found_at(Path(root))
+    if record.is_ours():
+        return record
+    beside = os.path.join(path.parent, record.root)
+    if os.path.realpath(beside).startswith(os.path.realpath(path.parent) + os.sep):
+        return record.found_at(Path(beside))
+    return Foreign(**{field.name: getattr(record, field.name) for field in fields(record)})
 
 
 def is_record(name: str) -> bool:
@@ -110,16 +165,17 @@ def is_record(name: str) -> bool:
 def load(path: str) -> Collection:
     try:
         return _load(path, os.stat(path).st_mtime_ns)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except UserError:
+        raise
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is not a record of images: {error}") from None
 
 
 @lru_cache(maxsize=8)
 def _load(path: str, changed: int) -> Collection:
-    fields: dict[str, Any] = json.loads(Path(path).read_bytes())
-    if not re.fullmatch("[0-9a-f]{32}", fields["key"]):
-        raise ValueError("its key is not one of ours")
-    return Collection(**{**fields, "classes": tuple(fields["classes"]), "image": tuple(fields["image"])})
+    content: dict[str, Any] = json.loads(read_regular(path))
+    check_record(content)
+    return Collection(**{**content, "classes": tuple(content["classes"]), "image": tuple(content["image"])})
 
 
 @dataclass(frozen=True)
@@ -181,6 +237,7 @@ def collect(path: str, image: Image, classes: tuple[str, ...] | None = None) -> 
     key = _key(listing, image, classes)
     record = _cache(key) / RECORD
     try:
+        make_private(record.parent.parent)
         record.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(record.parent / ".lock"):
             if not record.exists():

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from torchcaps.core.errors import UserError
+from torchcaps.core.files import open_regular
 from torchcaps.data.folder.listing import Labelled
 
 TEST_SHARE, VALIDATION_SHARE = 0.15, 0.10
@@ -57,8 +59,8 @@ def find_copies(root: Path, files: Sequence[Labelled]) -> dict[str, str]:
     for paths in sizes.values():
         for path in paths if len(paths) > 1 else ():
             try:
-                with (root / path).open("rb") as content:
+                with open_regular(root / path) as content:
                     hashes[hashlib.file_digest(content, "sha256").hexdigest()].append(path)
-            except OSError:
+            except (OSError, UserError):
                 continue
     return {path: digest for digest, paths in hashes.items() if len(paths) > 1 for path in paths}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchcaps.core.errors import UserError
+from torchcaps.core.files import read_regular
 from torchcaps.data.readers.pictures import SUFFIXES
 
 SPLITS = ("train", "validation", "test")
@@ -52,7 +53,9 @@ class Listing:
 def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
     """A sorting key that puts "9" before "10" and does not mind upper case."""
     parts = re.split(r"(\d+)", name.casefold())
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part], name
+    # Of two numbers the longer one is larger: there is no limit to how long one may be.
+    numbers = {part: part.lstrip("0") for part in parts if part.isdecimal()}
+    return [(0, len(numbers[part]), numbers[part]) if part in numbers else (1, 0, part) for part in parts if part], name
 
 
 def readable(name: str) -> str:
@@ -84,17 +87,38 @@ def is_image(path: str) -> bool:
     return os.path.splitext(path)[1].lower() in SUFFIXES
 
 
-def files_below(folder: str | Path, above: frozenset[str] = frozenset()) -> Iterator[str]:
+def files_below(folder: str | Path) -> Iterator[str]:
     """The files in a folder and its sub-folders, in a natural order; hidden ones are passed over.
 
-    So are links that lead back to a folder `above` themselves.
+    Every folder is read once, however many links lead to it: first where it is, then what is only linked.
     """
-    above |= {os.path.realpath(folder)}
-    for entry in _entries(folder):
-        if not _is_folder(entry):
+    seen: set[str] = set()
+    links = [str(folder)]
+    while links:
+        yield from _real_files(links.pop(0), seen, links)
+
+
+def _real_files(folder: str, seen: set[str], links: list[str]) -> Iterator[str]:
+    """The files below a folder that has not been `seen`; links to other folders are put into `links`."""
+    open_folders = [iter(_entries_once(folder, seen))]
+    while open_folders:
+        entry = next(open_folders[-1], None)
+        if entry is None:
+            open_folders.pop()
+        elif not _is_folder(entry):
             yield entry.path
-        elif os.path.realpath(entry.path) not in above:
-            yield from files_below(entry.path, above)
+        elif entry.is_symlink():
+            links.append(entry.path)
+        else:
+            open_folders.append(iter(_entries_once(entry.path, seen)))
+
+
+def _entries_once(folder: str, seen: set[str]) -> list[os.DirEntry[str]]:
+    place = os.path.realpath(folder)
+    if place in seen:
+        return []
+    seen.add(place)
+    return _entries(folder)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -112,12 +136,21 @@ def _from_folder(root: Path) -> Listing:
         classes = [(entry, None) for entry in folders]
     if not classes:
         raise UserError(f"{root} has no sub-folders: put the images of each class into one, named after the class")
+    # What a class has itself is read before what any class links to, which could be the folder of another class.
+    seen = {str(root)}
+    below: list[list[str]] = [[] for _ in classes]
+    links = [[entry.path] if entry.is_symlink() else [] for entry, _ in classes]
+    for number, (entry, _) in enumerate(classes):
+        if not entry.is_symlink():
+            below[number] += _real_files(entry.path, seen, links[number])
+    for found, waiting in zip(below, links, strict=True):
+        while waiting:
+            found += _real_files(waiting.pop(0), seen, waiting)
     files, others, empty = [], 0, []
-    for entry, split in classes:
-        below = list(files_below(entry.path, frozenset({str(root)})))
-        found = [path for path in below if is_image(path)]
+    for (entry, split), paths in zip(classes, below, strict=True):
+        found = [path for path in paths if is_image(path)]
         files += [Labelled(path[len(str(root)) + 1 :], entry.name, split) for path in found]
-        others += len(below) - len(found)
+        others += len(paths) - len(found)
         if not found:
             empty.append(entry.name)
     return Listing(root, tuple(files), others, tuple(empty))
@@ -125,7 +158,7 @@ def _from_folder(root: Path) -> Listing:
 
 def _from_csv(path: Path) -> Listing:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:

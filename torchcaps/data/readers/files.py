@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from torchcaps.core.errors import UserError
+from torchcaps.core.files import open_regular
 
 LARGEST_ARRAY = 4 << 30  # bytes; a header that promises more is damaged or hostile, so nothing is allocated for it
 
@@ -20,7 +21,7 @@ LARGEST_ARRAY = 4 << 30  # bytes; a header that promises more is damaged or host
 def reading(path: Path) -> Iterator[BufferedIOBase]:
     """Open `path`, seeing through gz and xz by their magic; missing, damaged or cut short becomes one clear line."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             magic = file.read(6)
             file.seek(0)
             if magic.startswith(b"\x1f\x8b"):

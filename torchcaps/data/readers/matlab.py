@@ -15,13 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from torchcaps.core.errors import UserError
-from torchcaps.data.readers.files import LARGEST_ARRAY, reading
+from torchcaps.data.readers.files import reading
 
 MATRIX, COMPRESSED = 14, 15
 STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 CELL, STRUCT, CHAR, NUMERIC = 1, 2, 4, range(6, 16)
 COMPLEX = 0x0800
 DEEPEST = 16  # structs within structs
+TAG = 8  # bytes
+MOST_BYTES = 1 << 30  # the largest file that is read here, the test images of affNIST, becomes 512 MB
 
 Value = np.ndarray | list | None
 
@@ -30,8 +32,8 @@ class DamagedError(Exception):
     """The bytes do not follow the format."""
 
 
-def read(path: str | Path) -> dict[str, Value]:
-    """The variables of a file by name.
+def read(path: str | Path, most: int = MOST_BYTES) -> dict[str, Value]:
+    """The variables of a file by name, which may take `most` bytes together: a small file may say that it has more.
 
     Numbers come in MATLAB's shape and in the type they are stored in, the smallest that MATLAB found to hold them; they
     share memory with the file's bytes and cannot be written to. A struct array is a list of dictionaries, in column
@@ -39,25 +41,25 @@ def read(path: str | Path) -> dict[str, Value]:
     """
     path = Path(path)
     with reading(path) as file:
-        content = memoryview(_bounded(file, path)).toreadonly()
+        content = memoryview(_bounded(file, path, most)).toreadonly()
     if bytes(content[:10]) == b"MATLAB 7.3":
         raise UserError(f"{path} is a version 7.3 file, which is HDF5: save it again with MATLAB's -v7")
     order = {b"IM": "<", b"MI": ">"}.get(bytes(content[126:128]))
     if order is None:
         raise UserError(f"{path} is not a MATLAB version 5 file: its first 128 bytes should end in IM or MI")
     try:
-        return dict(_variables(content[128:], order))
+        return dict(_variables(content[128:], order, most))
     except (DamagedError, UnicodeDecodeError, ValueError, struct.error, zlib.error) as error:
         raise UserError(f"{path} is damaged or of a kind that is not read here: {error}") from error
 
 
-def _bounded(file: BufferedIOBase, path: Path) -> bytearray:
+def _bounded(file: BufferedIOBase, path: Path, most: int) -> bytearray:
     """All of it, a little at a time: a small file may unpack to any size."""
     content = bytearray()
     while part := file.read(1 << 20):
         content += part
-        if len(content) > LARGEST_ARRAY:
-            raise UserError(f"{path} is far too large for a data set")
+        if len(content) > most:
+            raise UserError(f"{path} would take more than {most >> 20} MB, which no data set here has")
     return content
 
 
@@ -69,16 +71,28 @@ def numbers(variables: dict[str, Value], name: str, path: str | Path) -> np.ndar
     return value
 
 
-def _variables(content: memoryview, order: str) -> Iterator[tuple[str, Value]]:
+def _variables(content: memoryview, order: str, most: int) -> Iterator[tuple[str, Value]]:
     for kind, data in _elements(content, order):
         if kind == COMPRESSED:
+            size = _size_inside(data, order)
+            most -= size
+            if most < 0:
+                raise DamagedError(f"a compressed array would take {size >> 20} MB, which no data set here has")
             unpack = zlib.decompressobj()
-            kind, data = _take(_elements(memoryview(unpack.decompress(data, LARGEST_ARRAY)), order))
+            kind, data = _take(_elements(memoryview(unpack.decompress(data, TAG + size + 1)), order))
             if not unpack.eof:
-                raise DamagedError("a compressed array is cut short or far too large")
+                raise DamagedError("a compressed array is cut short, or longer than it says")
         if kind != MATRIX:
             raise DamagedError(f"element type {kind} where an array should be")
         yield _array(data, order, DEEPEST)
+
+
+def _size_inside(data: memoryview, order: str) -> int:
+    """What a compressed element says it becomes, by its first bytes."""
+    tag = zlib.decompressobj().decompress(data, TAG)
+    if len(tag) < TAG:
+        raise DamagedError("a compressed array is cut short")
+    return struct.unpack(f"{order}II", tag)[1]
 
 
 def _elements(content: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:

@@ -11,6 +11,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from torchcaps.core.errors import UserError
+from torchcaps.core.files import open_regular
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".tif", ".tiff", ".bmp", ".gif"})
 FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF")
@@ -29,7 +30,8 @@ def open_image(source: str | Path | bytes, at_least: int | None = None, most: in
     """
     name = "the picture" if isinstance(source, bytes) else source
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as file:
+        opened = io.BytesIO(source) if isinstance(source, bytes) else open_regular(source)
+        with opened, Image.open(opened, formats=FORMATS) as file:
             if at_least is not None:
                 file.draft(None, (at_least, at_least))
             _check_size(name, file.size, most)

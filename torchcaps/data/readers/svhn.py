@@ -10,10 +10,12 @@ import numpy as np
 from torchcaps.core.errors import UserError
 from torchcaps.data.readers import matlab
 
+MOST_BYTES = 256 << 20  # the training images are 225 MB
+
 
 def read(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 [n 3 32 32], and labels, int64 [n]."""
-    variables = matlab.read(path)
+    variables = matlab.read(path, MOST_BYTES)
     pixels, labels = matlab.numbers(variables, "X", path), matlab.numbers(variables, "y", path).reshape(-1)
     if pixels.ndim == 3:  # MATLAB drops a last axis of one
         pixels = pixels[..., None]

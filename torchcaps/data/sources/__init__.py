@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,8 +21,8 @@ from typing import Literal
 import numpy as np
 
 from torchcaps.core.errors import UserError
-from torchcaps.core.files import cache_folder, written_whole
-from torchcaps.core.progress import Progress
+from torchcaps.core.files import cache_folder, make_private, written_whole
+from torchcaps.core.progress import Progress, say
 from torchcaps.data.readers import affnist, cifar, idx, norb, svhn
 from torchcaps.data.sources.catalogue import FILES, SETS, FileSpec, Source
 from torchcaps.data.sources.clients import SourceError
@@ -62,6 +61,7 @@ def fetch(key: str) -> Path:
     import filelock
 
     try:
+        make_private(cache_dir(), existing="TORCHCAPS_DATA" not in os.environ)
         path.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(cache_dir() / ".lock"):
             if not _trusted(spec):  # another process may have fetched it while this one waited
@@ -91,14 +91,14 @@ def load_arrays(name: str, split: Split) -> tuple[np.ndarray, np.ndarray]:
             images, labels = cifar.read(fetch(f"{name}/{split}-images"), fetch(f"{name}/{split}-labels"))
         case "smallnorb" | "norb-style":
             images, labels = norb.read_pairs(fetch(f"{name}/{split}-dat"), fetch(f"{name}/{split}-cat"))
-        case "svhn":
+        case "svhn" | "svhn-rebuilt":
             images, labels = svhn.read(fetch(f"{name}/{split}"))
         case "affnist":
             images, labels = affnist.read(fetch(f"{name}/{split}"))
-        case "faces":
-            from torchcaps.data.synthetic import faces  # drawn with torch, which nothing else here needs
+        case "faces" | "ships":
+            from torchcaps.data.synthetic import faces, ships  # drawn with torch, which nothing else here needs
 
-            images, labels = faces.arrays(split)
+            images, labels = (faces if name == "faces" else ships).arrays(split)
         case _:
             images = idx.read(fetch(f"{name}/{split}-images"))[:, None]
             labels = idx.read(fetch(f"{name}/{split}-labels")).astype(np.int64)
@@ -132,10 +132,10 @@ def _bring(key: str) -> None:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
                 raise
             problems.append(f"{source.archive} ({_one_line(error)})")
-            print(f"  {problems[-1]}", file=sys.stderr)
+            say(f"  {problems[-1]}")
             continue
         found = f"{key} and {others} more" if others else key
-        print(f"  {found} in {time.monotonic() - began:.1f} s", file=sys.stderr)
+        say(f"  {found} in {time.monotonic() - began:.1f} s")
         return
     raise UserError(_all_failed(key, problems))
 
@@ -160,8 +160,8 @@ def _install(spec: FileSpec, source: Source, folder: Path) -> None:
     with fresh.open("wb") as file:
         for block in source.decode(folder):
             size += len(block)
-            if spec.size is not None and size > spec.size:
-                raise SourceError(f"longer than the {spec.size} bytes of {spec.place}")
+            if size > (spec.size or spec.most):
+                raise SourceError(f"longer than the {spec.size or spec.most} bytes of {spec.place}")
             digest.update(block)
             file.write(block)
         file.flush()
@@ -185,7 +185,7 @@ def _trusted(spec: FileSpec) -> bool:
     expected = spec.sha256 or record.get("sha256")
     if record == {"sha256": expected, "size": status.st_size, "mtime_ns": status.st_mtime_ns}:
         return True
-    if spec.size not in (None, status.st_size):
+    if spec.size not in (None, status.st_size) or status.st_size > (spec.size or spec.most):
         return False
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -233,6 +233,8 @@ def _all_failed(key: str, problems: list[str]) -> str:
     spec, path = FILES[key], _path(FILES[key])
     hint = f"with sha256 {spec.sha256[:12]}..." if spec.sha256 else "as its publisher has it, uncompressed"
     found = " (the file there now is not it)" if path.exists() else ""
+    if not problems:
+        return f"nothing brings {key}: put it at {path} yourself{found}"
     return f"could not fetch {key}, tried {', '.join(problems)}: to supply it by hand, put it at {path} {hint}{found}"
 
 

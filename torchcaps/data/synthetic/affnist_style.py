@@ -9,7 +9,6 @@ Random numbers come from NumPy's RandomState, whose streams are frozen for good,
 positions rounded to 1/256 pixel, so that the set is the same bytes on every machine.
 """
 
-import hashlib
 from typing import Literal
 
 import numpy as np
@@ -41,10 +40,6 @@ def transformed(images: np.ndarray, split: Literal["train", "test"], repeats: in
             some = slice(first, first + BLOCK)
             copy[some, 0] = _draw(images[some, 0], *_maps(images[some, 0], chances[some]))
     return drawn.reshape(-1, 1, SIDE, SIDE)
-
-
-def sha256(images: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(images).tobytes()).hexdigest()
 
 
 def _maps(images: np.ndarray, chances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

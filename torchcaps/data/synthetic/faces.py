@@ -6,6 +6,7 @@ but not in their places; none is in the training set. Every head is moved, turne
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
 from typing import Literal
@@ -37,7 +38,7 @@ def _segment(y: Field, x: Field, start: tuple[float, float], end: tuple[float, f
     return torch.hypot(y - ay - along * dy, x - ax - along * dx)
 
 
-def _strokes(*lines: tuple[tuple[float, float], tuple[float, float]]) -> Callable[[Field, Field], Field]:
+def strokes(*lines: tuple[tuple[float, float], tuple[float, float]]) -> Callable[[Field, Field], Field]:
     return lambda y, x: torch.stack([_segment(y, x, *line) for line in lines]).amin(0)
 
 
@@ -59,24 +60,43 @@ def _square(y: Field, x: Field) -> Field:
 # Distances from a part's strokes; the first three are a face's.
 PARTS: tuple[Callable[[Field, Field], Field], ...] = (
     _eye,
-    _strokes(((-2.4, 0.3), (1.8, -1.2)), ((1.8, -1.2), (1.8, 1.2))),
+    strokes(((-2.4, 0.3), (1.8, -1.2)), ((1.8, -1.2), (1.8, 1.2))),
     _mouth,
-    _strokes(((-2.3, 0.0), (2.3, 0.0)), ((0.0, -2.3), (0.0, 2.3))),
-    _strokes(((-1.8, -1.8), (1.8, 1.8)), ((-1.8, 1.8), (1.8, -1.8))),
+    strokes(((-2.3, 0.0), (2.3, 0.0)), ((0.0, -2.3), (0.0, 2.3))),
+    strokes(((-1.8, -1.8), (1.8, 1.8)), ((-1.8, 1.8), (1.8, -1.8))),
     _square,
-    _strokes(((-1.2, -2.4), (-1.2, 2.4)), ((1.2, -2.4), (1.2, 2.4))),
-    _strokes(((-2.0, 0.0), (1.6, -2.1)), ((1.6, -2.1), (1.6, 2.1)), ((1.6, 2.1), (-2.0, 0.0))),
-    _strokes(((-1.6, -2.4), (1.6, -0.8)), ((1.6, -0.8), (-1.6, 0.8)), ((-1.6, 0.8), (1.6, 2.4))),
+    strokes(((-1.2, -2.4), (-1.2, 2.4)), ((1.2, -2.4), (1.2, 2.4))),
+    strokes(((-2.0, 0.0), (1.6, -2.1)), ((1.6, -2.1), (1.6, 2.1)), ((1.6, 2.1), (-2.0, 0.0))),
+    strokes(((-1.6, -2.4), (1.6, -0.8)), ((1.6, -0.8), (-1.6, 0.8)), ((-1.6, 0.8), (1.6, 2.4))),
 )
 OTHERS = range(3, len(PARTS))
 
 
-def draw(parts: Int[Tensor, "n 4"], generator: torch.Generator) -> UInt8[Tensor, "n 1 h w"]:
-    """Heads with the given kinds of parts in the four places."""
-    return torch.cat([_draw(block, generator) for block in parts.split(BLOCK)])
+@dataclass(frozen=True)
+class Scene:
+    """What is drawn: kinds of parts, the places (y, x) that they can be in, and lines around them all."""
+
+    parts: tuple[Callable[[Field, Field], Field], ...]
+    places: tuple[tuple[float, float], ...]
+    outline: Callable[[Field, Field], Field] | None = None
 
 
-def _draw(parts: Int[Tensor, "n 4"], generator: torch.Generator) -> UInt8[Tensor, "n 1 h w"]:
+HEAD = Scene(PARTS, PLACES, lambda y, x: (torch.hypot(y * 0.92, x * 1.05) - 11.0).abs())
+
+
+def draw(
+    parts: Int[Tensor, "n p"],
+    generator: torch.Generator,
+    scene: Scene = HEAD,
+    stretch: tuple[float, float] = (1.0, 1.0),
+) -> UInt8[Tensor, "n 1 h w"]:
+    """Pictures with the given kinds of parts in the places of a scene, stretched along y and x."""
+    return torch.cat([_draw(block, generator, scene, stretch) for block in parts.split(BLOCK)])
+
+
+def _draw(
+    parts: Int[Tensor, "n p"], generator: torch.Generator, scene: Scene, stretch: tuple[float, float]
+) -> UInt8[Tensor, "n 1 h w"]:
     n = len(parts)
 
     def within(limit: float, *shape: int) -> Tensor:
@@ -86,12 +106,12 @@ def _draw(parts: Int[Tensor, "n 4"], generator: torch.Generator) -> UInt8[Tensor
     axis = torch.arange(SIDE) - (SIDE - 1) / 2
     y, x = axis[None, :, None] - centre[:, :1, None], axis[None, None, :] - centre[:, 1:, None]
     cos, sin = (angle.cos() / scale)[:, None, None], (angle.sin() / scale)[:, None, None]
-    v, u = cos * y - sin * x, sin * y + cos * x
-    pictures = [_ink((torch.hypot(v * 0.92, u * 1.05) - 11.0).abs())]
-    jitter = within(0.6, 4, 2)
-    for slot, (row, column) in enumerate(PLACES):
+    v, u = (cos * y - sin * x) / stretch[0], (sin * y + cos * x) / stretch[1]
+    pictures = [] if scene.outline is None else [_ink(scene.outline(v, u))]
+    jitter = within(0.6, len(scene.places), 2)
+    for slot, (row, column) in enumerate(scene.places):
         py, px = v - row - jitter[:, slot, :1, None], u - column - jitter[:, slot, 1:, None]
-        strokes = torch.stack([_ink(part(py, px)) for part in PARTS])
+        strokes = torch.stack([_ink(part(py, px)) for part in scene.parts])
         pictures.append(strokes[parts[:, slot], torch.arange(n)])
     return (torch.stack(pictures).amax(0) * 255).round().to(torch.uint8)[:, None]
 

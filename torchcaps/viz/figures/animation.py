@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from torchcaps.viz.figures.style import GREEN, RED, Pixels, overlaid, rgb, tinted
+from torchcaps.viz.figures.style import GREEN, RED, overlaid, rgb, tinted
 
 GROUND, INK, MUTED, BAR = (13, 15, 17), (232, 234, 236), (140, 148, 156), (74, 127, 181)
 SIDE, GAP, EDGE, TOP, BOTTOM, TEXT = 144, 10, 14, 36, 44, 15
@@ -71,7 +71,8 @@ def _scene(image: Float[Tensor, "c h w"], pictures: Float[Tensor, "k c h w"], na
     pen, font = ImageDraw.Draw(canvas), _font()
     for n, (name, pixels, colour) in enumerate(panels):
         x = EDGE + n * (SIDE + GAP)
-        canvas.paste(Image.fromarray(_bytes(pixels)).resize((SIDE, SIDE), Image.Resampling.NEAREST), (x, TOP))
+        picture = Image.fromarray((pixels * 255).round().astype(np.uint8))
+        canvas.paste(picture.resize((SIDE, SIDE), Image.Resampling.NEAREST), (x, TOP))
         pen.text((x + SIDE / 2, TOP / 2), name, colour, font, anchor="mm")
     return canvas
 
@@ -93,10 +94,6 @@ def _palette(pictures: Sequence[Image.Image], colours: int) -> Image.Image:
     for n, picture in enumerate(some):
         sheet.paste(picture, (0, n * height))
     return sheet.quantize(colours, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-
-
-def _bytes(pixels: Pixels) -> UInt8[np.ndarray, "h w 3"]:
-    return (pixels * 255).round().astype(np.uint8)
 
 
 def _font() -> ImageFont.FreeTypeFont:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from matplotlib import rcParams
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
@@ -21,7 +22,7 @@ class Measured(NamedTuple):
     paper: float | None = None
 
 
-def dots(groups: Mapping[str, Sequence[Measured]], label: str, percent: bool = True, log: bool = False) -> Figure:
+def dots(groups: Mapping[str, Sequence[Measured]], label: str) -> Figure:
     """A panel for each group: every seed a dot, the mean a stroke, the paper's value a hollow diamond."""
     heights = [len(rows) + 0.8 for rows in groups.values()]
     figure = Figure(figsize=(WIDTH, 0.75 + 0.29 * sum(heights)), layout="constrained")
@@ -33,24 +34,24 @@ def dots(groups: Mapping[str, Sequence[Measured]], label: str, percent: bool = T
             ax.plot([mean, mean], [y - 0.28, y + 0.28], color=BLUE, linewidth=2)
             if row.paper is not None:
                 ax.plot(row.paper, y, "D", markersize=5, markerfacecolor="none", color=ORANGE)
-        ax.set_yticks(range(len(rows)), [row.name for row in rows])
-        ax.set(title=title, ylim=(len(rows) - 0.4, -0.6))
-        ax.grid(True, axis="x")
-        ax.tick_params(left=False)
-        if log:
-            ax.set_xscale("log")
-            ax.xaxis.set_minor_formatter(NullFormatter())
-        if percent:
-            ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:g} %"))
-        if not log:
-            values = [v for row in rows for v in (*row.values, row.paper or 0.0)]
-            low, high = min(0.0, *values), max(values)
-            ax.set_xlim(low * 1.08, 1.08 * high or 1.0)
+        _name_rows(ax, [row.name for row in rows])
+        ax.set_title(title)
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:g} %"))
+        values = [v for row in rows for v in (*row.values, row.paper or 0.0)]
+        ax.set_xlim(min(0.0, *values) * 1.08, 1.08 * max(values) or 1.0)
     papers = any(row.paper is not None for rows in groups.values() for row in rows)
     # Below the whole figure: long names on the left leave the panels little width.
     legend = f"{label}  (dots: seeds, stroke: their mean{', diamond: the paper' if papers else ''})"
     figure.supxlabel(legend, fontsize=rcParams["axes.labelsize"], color=rcParams["axes.labelcolor"])
     return figure
+
+
+def _name_rows(ax: Axes, names: Sequence[str]) -> None:
+    """From the top downwards."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.grid(True, axis="x")
+    ax.tick_params(left=False)
 
 
 class Interval(NamedTuple):
@@ -74,10 +75,8 @@ def intervals(rows: Sequence[Interval], label: str) -> Figure:
         ax.plot([low, high], [y, y], color=colour, linewidth=2, solid_capstyle="butt")
         ax.plot(100 * row.mean, y, "o", color=colour, markersize=5)
     ax.axvline(0, color=ORANGE, linewidth=1)
-    ax.set_yticks(range(len(rows)), [row.name for row in rows])
-    ax.set(ylim=(len(rows) - 0.4, -0.6), xlim=(-reach, reach))
-    ax.grid(True, axis="x")
-    ax.tick_params(left=False)
+    _name_rows(ax, [row.name for row in rows])
+    ax.set_xlim(-reach, reach)
     figure.supxlabel(label, fontsize=rcParams["axes.labelsize"], color=rcParams["axes.labelcolor"])
     return figure
 

@@ -17,18 +17,24 @@ HEADING = 10
 RED_INK, GREEN_INK = "#d8392c", "#1f9d4d"
 
 
+def _width(columns: int, left: float = 0.0) -> float:
+    return left + columns + (columns - 1) * GAP
+
+
+def _blocks(count: int, height: float, left: float = 0.0) -> tuple[Sheet, list[tuple[float, float]]]:
+    """A sheet for blocks of that height, as many in a row as fit, and the corner of each."""
+    places = [(left + n % PER_ROW * (1 + GAP), n // PER_ROW * height) for n in range(count)]
+    return Sheet(_width(PER_ROW, left), -(-count // PER_ROW) * height), places
+
+
 def segmentations(items: Sequence[Redrawn], classes: Sequence[str]) -> Figure:
     """Figure 5: the input above, its two reconstructions below in red and green.
 
     R are the digits that were decoded, L the labels; R:P a wrong prediction, * a digit that is neither.
     """
-    rows = -(-len(items) // PER_ROW)
-    width = PER_ROW + (PER_ROW - 1) * GAP
-    line = Sheet.line(width)
-    block = 2 * line + 2 + GAP + 0.2
-    sheet = Sheet(width, rows * block)
-    for n, item in enumerate(items):
-        x, y = n % PER_ROW * (1 + GAP), n // PER_ROW * block
+    line = Sheet.line(_width(PER_ROW))
+    sheet, places = _blocks(len(items), 2 * line + 2 + GAP + 0.2)
+    for item, (x, y) in zip(items, places, strict=True):
         absent = any(k not in item.labels and k not in item.predicted for k in item.decoded)
         mispredicted = set(item.decoded) == set(item.predicted) != set(item.labels)
         first, second = (classes[k] for k in item.decoded)
@@ -44,13 +50,9 @@ def segmentations(items: Sequence[Redrawn], classes: Sequence[str]) -> Figure:
 def reconstructions(items: Sequence[Redrawn], classes: Sequence[str]) -> Figure:
     """Figure 3: the input above, the reconstruction below, headed by label, prediction and the class decoded."""
     short = max(map(len, classes)) <= 2
-    rows, per_row = -(-len(items) // PER_ROW), PER_ROW
-    width = per_row + (per_row - 1) * GAP
-    lines = (1 if short else 3) * Sheet.line(width, SMALL if short else SMALLER)
-    block = lines + 2 + GAP + 0.2
-    sheet = Sheet(width, rows * block)
-    for n, item in enumerate(items):
-        x, y = n % per_row * (1 + GAP), n // per_row * block
+    lines = (1 if short else 3) * Sheet.line(_width(PER_ROW), SMALL if short else SMALLER)
+    sheet, places = _blocks(len(items), lines + 2 + GAP + 0.2)
+    for item, (x, y) in zip(items, places, strict=True):
         names = [shortened(classes[k[0]], HEADING) for k in (item.labels, item.predicted, item.decoded)]
         text = f"({', '.join(names)})" if short else "\n".join(names)
         sheet.words(x + 0.5, y + lines, text, SMALL if short else SMALLER)
@@ -88,9 +90,8 @@ def example_pairs(
     classes: Sequence[str],
 ) -> Figure:
     """Composites above the two digits they were made of, headed by their labels."""
-    columns = len(images)
     left = 0.95
-    width = left + columns + (columns - 1) * GAP
+    width = _width(len(images), left)
     line = Sheet.line(width)
     sheet = Sheet(width, line + 3.05 + 2 * GAP)
     for row, text in enumerate(("input", "digit a", "digit b")):
@@ -105,9 +106,8 @@ def example_pairs(
 
 def titled_rows(rows: Sequence[tuple[str, Float[Tensor, "_ _ _ _"]]]) -> Figure:
     """Pictures in rows, each with a title on its left, such as the same images spoilt in several ways."""
-    left, columns = 3.1, max(len(pictures) for _, pictures in rows)
-    width = left + columns + (columns - 1) * GAP
-    sheet = Sheet(width, len(rows) * (1 + GAP) - GAP)
+    left = 3.1
+    sheet = Sheet(_width(max(len(pictures) for _, pictures in rows), left), len(rows) * (1 + GAP) - GAP)
     for row, (title, pictures) in enumerate(rows):
         sheet.words(0, row * (1 + GAP) + 0.5, title, SMALLER, ha="left", va="center")
         for n, picture in enumerate(pictures):
@@ -115,10 +115,15 @@ def titled_rows(rows: Sequence[tuple[str, Float[Tensor, "_ _ _ _"]]]) -> Figure:
     return sheet.figure
 
 
-def perturbations(pictures: Float[Tensor, "d s c h w"], tweaks: Sequence[float]) -> Figure:
-    """Figure 4: a row for each dimension of a capsule, from left to right as it is moved; the strongest first."""
+def perturbations(
+    pictures: Float[Tensor, "d s c h w"], tweaks: Sequence[float], names: Sequence[str] | None = None
+) -> Figure:
+    """Figure 4: a row for each dimension of a capsule, from left to right as it is moved; the strongest first.
+
+    `names` say what the dimensions stand for.
+    """
     dims, steps = pictures.shape[:2]
-    left, gap = 1.3, 0.06
+    left, gap = 1.3 if names is None else 3.5, 0.06
     width = left + steps + (steps - 1) * gap
     line = Sheet.line(width, SMALLER)
     sheet = Sheet(width, line + 0.1 + dims * (1 + gap))
@@ -126,7 +131,8 @@ def perturbations(pictures: Float[Tensor, "d s c h w"], tweaks: Sequence[float])
         sheet.words(left + s * (1 + gap) + 0.5, line, f"{tweak:+.2f}".replace("-", "−") if tweak else "0", SMALLER)
     for row, dim in enumerate(effects(pictures).argsort(descending=True).tolist()):
         y = line + 0.1 + row * (1 + gap)
-        sheet.words(left - 0.15, y + 0.5, f"dim {dim + 1}", SMALLER, ha="right", va="center")
+        named = f" {names[dim]}" if names and names[dim] else ""
+        sheet.words(left - 0.15, y + 0.5, f"dim {dim + 1}{named}", SMALLER, ha="right", va="center")
         for s in range(steps):
             sheet.picture(left + s * (1 + gap), y, rgb(pictures[dim, s]))
     return sheet.figure
@@ -143,14 +149,10 @@ def mistakes(
     rows = [("input", images), ("as label", from_label), ("as answer", from_prediction)]
     rows = [(name, pictures) for name, pictures in rows if pictures is not None]
     left = 1.05 if len(rows) > 1 else 0.0
-    blocks = -(-len(images) // PER_ROW)
-    width = left + PER_ROW + (PER_ROW - 1) * GAP
     long = max(map(len, (*labels, *predicted))) > 3
-    lines = (2 if long else 1) * Sheet.line(width, SMALLER if long else SMALL)
-    block = lines + len(rows) * (1 + GAP / 2) + 0.25
-    sheet = Sheet(width, blocks * block)
-    for n in range(len(images)):
-        x, y = left + n % PER_ROW * (1 + GAP), n // PER_ROW * block
+    lines = (2 if long else 1) * Sheet.line(_width(PER_ROW, left), SMALLER if long else SMALL)
+    sheet, places = _blocks(len(images), lines + len(rows) * (1 + GAP / 2) + 0.25, left)
+    for n, (x, y) in enumerate(places):
         text = f"{shortened(labels[n], HEADING)}{chr(10) if long else ' '}→ {shortened(predicted[n], HEADING - 2)}"
         sheet.words(x + 0.5, y + lines, text, SMALLER if long else SMALL)
         for row, (name, pictures) in enumerate(rows):

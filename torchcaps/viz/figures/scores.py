@@ -59,10 +59,8 @@ def _name_cells(ax: Axes, classes: Sequence[str]) -> None:
     if len(classes) <= NAMED:
         classes = [shortened(name, NAME) for name in classes]
         size = SMALL if len(classes) <= NUMBERED else 6.5
-        turn: dict[str, Any] = {} if short else {"rotation": 90 if len(classes) > NUMBERED else 45, "ha": "right"}
-        if turn.get("rotation") == 90:
-            turn["ha"] = "center"
-        ax.set_xticks(range(len(classes)), classes, size=size, **turn)
+        turned = {"rotation": 90, "ha": "center"} if len(classes) > NUMBERED else {"rotation": 45, "ha": "right"}
+        ax.set_xticks(range(len(classes)), classes, size=size, **({} if short else turned))
         ax.set_yticks(range(len(classes)), classes, size=size)
     ax.set(xlabel="answer" if len(classes) <= NAMED else "answer, by number", ylabel="label")
     ax.spines[:].set_visible(False)

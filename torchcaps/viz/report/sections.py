@@ -1,6 +1,5 @@
 """Which figures a report shows for a run, in their order on the page, each with its caption."""
 
-import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from torchcaps.analysis import corruptions, metrics, probes
 from torchcaps.analysis.probes import Answers
 from torchcaps.analysis.segmentation import RULES, segmentation
 from torchcaps.core.errors import UserError
-from torchcaps.core.files import read_json
+from torchcaps.core.files import read_record
 from torchcaps.core.types import ModelOutput
 from torchcaps.data import TEST_PAIRS, resolve
 from torchcaps.data.corruptions import CORRUPTIONS, corrupt
@@ -25,6 +24,7 @@ from torchcaps.data.folder.listing import readable
 from torchcaps.data.sets import ScoredSet
 from torchcaps.models.capsnet import CapsNet
 from torchcaps.training.loop import FRAMES
+from torchcaps.training.records import Rows, loaded, read_manifest, read_metrics, read_result
 from torchcaps.training.runs import load_run, read_answers, run_data, run_test_set
 from torchcaps.viz import figures
 from torchcaps.viz.figures.scores import FEW
@@ -53,7 +53,7 @@ class FinishedRun:
     config: dict[str, Any]
     result: dict[str, Any]
     manifest: dict[str, Any]
-    rows: list[dict[str, str]]
+    rows: Rows
     watched: dict[str, torch.Tensor] | None
     """A few images, their labels and targets, and the frames of what was redrawn of them."""
     model: nn.Module
@@ -88,10 +88,10 @@ def read_run(run: Path, model: nn.Module | None = None, data: Any = None, test: 
         example = network(next(tested.batches(1)).images)
     return FinishedRun(
         config,
-        read_json(run / "result.json"),
-        read_json(run / "manifest.json"),
-        _read(run / "metrics.csv", lambda path: list(csv.DictReader(path.read_text().splitlines()))),
-        _read(frames, safetensors.torch.load_file) if frames.exists() else None,
+        read_result(run),
+        read_manifest(run),
+        read_metrics(run),
+        _watched(frames) if frames.exists() else None,
         network,
         tested,
         tuple(config.get("classes", known.classes)),
@@ -104,16 +104,26 @@ def read_run(run: Path, model: nn.Module | None = None, data: Any = None, test: 
 def _spoilt_scores(run: Path) -> dict[str, Any] | None:
     """Those of the weights that the run has now: a run that was prolonged has others."""
     path = run / corruptions.FILE
-    scores = read_json(path) if path.exists() else None
-    same = scores and scores.get("weights_sha256") == read_json(run / "result.json")["weights_sha256"]
+    scores = read_record(path) if path.exists() else None
+    same = scores and scores.get("weights_sha256") == read_result(run)["weights_sha256"]
     return scores if same else None
 
 
-def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
+def _watched(path: Path) -> dict[str, torch.Tensor]:
     try:
-        return reader(path)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+        found = safetensors.torch.load_file(path)
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be read: {str(error).splitlines()[0][:200]}") from None
+    frames, images, targets, labels = loaded(path, found, ("frames", "images", "targets", "labels"))
+    whole = frames.ndim == 6 and images.ndim == 4 and labels.ndim == 2 and not labels.is_floating_point()
+    if (
+        not whole
+        or frames.shape[1:] != targets.shape
+        or targets.shape[:2] != labels.shape
+        or len(images) != len(labels)
+    ):
+        raise UserError(f"{path} is damaged: its frames, images and labels do not fit")
+    return found
 
 
 def sections(run: FinishedRun) -> Iterator[Section | Table]:
@@ -121,7 +131,7 @@ def sections(run: FinishedRun) -> Iterator[Section | Table]:
     if several:
         yield _pairs(run)
     if probes.reconstructs(run.model):
-        yield from _segmentations(run) if several else _reconstructions(run)
+        yield _redrawn(run)
         yield from _animation(run)
         if several:
             yield _separations(run)
@@ -129,7 +139,9 @@ def sections(run: FinishedRun) -> Iterator[Section | Table]:
     yield _lengths(run)
     if several:
         yield _breakdown(run)
-        yield _misses(run)
+        about = "Of the test images that show a class, the share in which the network did not find it."
+        draw = partial(figures.class_misses, *probes.class_misses(run.answers), run.names)
+        yield Section("class-rates", "Miss rate of each class", about, draw)
     else:
         yield _confusion(run)
         yield _per_class(run)
@@ -144,28 +156,24 @@ def sections(run: FinishedRun) -> Iterator[Section | Table]:
         yield Section("training-curves", "Training curves", about, partial(figures.training_curves, run.rows))
 
 
-def _segmentations(run: FinishedRun) -> Iterator[Section]:
-    chosen = probes.samples(run.answers, RIGHT, ABSENT, WRONG)
-    items = probes.redraw(run.model, run.data, run.answers, chosen)
-    about = (
-        "Upper rows: the input. Lower rows: two capsules decoded one at a time, in red and green; pixels of both are"
-        " yellow. L are the labels, R the decoded capsules. R:P marks a wrong prediction, * a digit that is neither"
-        " label nor prediction, so that its capsule should draw nothing. The first test pairs of each kind."
-    )
-    draw = partial(figures.segmentations, items, run.names)
-    yield Section("segmentation", "Segmentation of overlapping digits", about, draw)
-
-
-def _reconstructions(run: FinishedRun) -> Iterator[Section]:
-    chosen = probes.samples(run.answers, 2 * RIGHT - 2 * WRONG, 0, WRONG)
-    items = probes.redraw(run.model, run.data, run.answers, chosen)
+def _redrawn(run: FinishedRun) -> Section:
+    several = run.data.objects == 2
+    counts = (RIGHT, ABSENT, WRONG) if several else (2 * RIGHT - 2 * WRONG, 0, WRONG)
+    items = probes.redraw(run.model, run.data, run.answers, probes.samples(run.answers, *counts))
+    if several:
+        about = (
+            "Upper rows: the input. Lower rows: two capsules decoded one at a time, in red and green; pixels of both"
+            " are yellow. L are the labels, R the decoded capsules. R:P marks a wrong prediction, * a digit that is"
+            " neither label nor prediction, so that its capsule should draw nothing. The first test pairs of each kind."
+        )
+        draw = partial(figures.segmentations, items, run.names)
+        return Section("segmentation", "Segmentation of overlapping digits", about, draw)
     about = (
         "Upper rows: the input. Lower rows: what one capsule redraws of it. The numbers are (label, prediction, decoded"
         " capsule). The first test images that are right, then the first that are wrong, decoded from the capsule of"
         " the label and from the capsule of the prediction."
     )
-    draw = partial(figures.reconstructions, items, run.names)
-    yield Section("reconstructions", "Reconstructions", about, draw)
+    return Section("reconstructions", "Reconstructions", about, partial(figures.reconstructions, items, run.names))
 
 
 def _animation(run: FinishedRun) -> Iterator[Section]:
@@ -233,12 +241,6 @@ def _breakdown(run: FinishedRun) -> Section:
     )
     draw = partial(figures.pair_breakdown, probes.breakdown(run.answers))
     return Section("breakdown", "Images with both, one or no digit right", about, draw)
-
-
-def _misses(run: FinishedRun) -> Section:
-    about = "Of the test images that show a class, the share in which the network did not find it."
-    draw = partial(figures.class_misses, *probes.class_misses(run.answers), run.names)
-    return Section("class-rates", "Miss rate of each class", about, draw)
 
 
 def _confusion(run: FinishedRun) -> Section:

@@ -9,9 +9,9 @@ number of lightings, the two cameras' distance and the division of the toys are 
 ones do, and a number measured here says nothing about an error on smallNORB: only comparisons between networks carry
 over, if at all. `eth80` has real photographs.
 
-    solids.py    signed distances of boxes, limbs, prisms, ..., and how to join them
-    animals.py   humans.py   airplanes.py   trucks.py   cars.py    ten rows of proportions, and what is built of a row
-    volume.py    a toy as a grid     render.py    the pictures of a grid     making.py    the arrays of a set
+    solids.py      signed distances of boxes, limbs, prisms, ..., and how to join them
+    creatures.py   vehicles.py    of each category ten rows of proportions, and what is built of a row
+    volume.py      a toy as a grid     render.py    the pictures of a grid     making.py    the arrays of a set
 
 Only what the catalogue needs is here: rendering imports torch.
 """

@@ -1,27 +1,25 @@
 """The table of toys, and the arrays of a set of scenes."""
 
 from collections.abc import Callable
+from itertools import starmap
 from typing import NamedTuple
 
 import numpy as np
 
 from torchcaps.data.synthetic.norb_style import SIDE, Scenes
-from torchcaps.data.synthetic.norb_style.airplanes import AIRPLANES, airplane
-from torchcaps.data.synthetic.norb_style.animals import ANIMALS, animal
-from torchcaps.data.synthetic.norb_style.cars import CARS, car
-from torchcaps.data.synthetic.norb_style.humans import HUMANS, human
+from torchcaps.data.synthetic.norb_style.creatures import ANIMALS, HUMANS, animal, human
 from torchcaps.data.synthetic.norb_style.render import render
 from torchcaps.data.synthetic.norb_style.solids import Solid
-from torchcaps.data.synthetic.norb_style.trucks import TRUCKS, truck
+from torchcaps.data.synthetic.norb_style.vehicles import AIRPLANES, CARS, TRUCKS, airplane, car, truck
 from torchcaps.data.synthetic.norb_style.volume import voxels
 from torchcaps.kernels.processor_time import one_thread
 
 TOYS: dict[str, tuple[Solid, ...]] = {
-    "animal": tuple(map(animal, ANIMALS)),
-    "human": tuple(map(human, HUMANS)),
+    "animal": tuple(starmap(animal, ANIMALS)),
+    "human": tuple(starmap(human, HUMANS)),
     "airplane": tuple(map(airplane, AIRPLANES)),
-    "truck": tuple(map(truck, TRUCKS)),
-    "car": tuple(map(car, CARS)),
+    "truck": tuple(starmap(truck, TRUCKS)),
+    "car": tuple(starmap(car, CARS)),
 }
 
 

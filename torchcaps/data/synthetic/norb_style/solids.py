@@ -19,12 +19,16 @@ def _vector(point: Point) -> Float[Tensor, "3"]:
     return torch.tensor(point, dtype=torch.float32)
 
 
+def _rounded(beyond: Float[Tensor, "m k"], rounding: float) -> Float[Tensor, "m"]:
+    """The distance of points that are so far beyond each face of a convex solid, whose edges are then rounded."""
+    return beyond.clamp(min=0).norm(dim=1) + beyond.amax(1).clamp(max=0) - rounding
+
+
 def box(centre: Point, half: Point, rounding: float = 0.02) -> Solid:
     """Half its length, width and height; `rounding` is the radius of its edges."""
 
     def distance(points: Float[Tensor, "m 3"]) -> Float[Tensor, "m"]:
-        q = (points - _vector(centre)).abs() - (_vector(half) - rounding)
-        return q.clamp(min=0).norm(dim=1) + q.amax(1).clamp(max=0) - rounding
+        return _rounded((points - _vector(centre)).abs() - (_vector(half) - rounding), rounding)
 
     return distance
 
@@ -62,8 +66,7 @@ def cylinder(centre: Point, axis: int, radius: float, half: float, rounding: flo
         q = points - _vector(centre)
         across = q[:, [k for k in range(3) if k != axis]].norm(dim=1) - (radius - rounding)
         along = q[:, axis].abs() - (half - rounding)
-        outside = torch.stack([across, along], 1)
-        return outside.clamp(min=0).norm(dim=1) + outside.amax(1).clamp(max=0) - rounding
+        return _rounded(torch.stack([across, along], 1), rounding)
 
     return distance
 
@@ -76,8 +79,7 @@ def prism(outline: Sequence[tuple[float, float]], plane: str, at: float, half: f
     def distance(points: Float[Tensor, "m 3"]) -> Float[Tensor, "m"]:
         flat = _polygon(points[:, axes], outline) + rounding
         along = (points[:, third] - at).abs() - (half - rounding)
-        outside = torch.stack([flat, along], 1)
-        return outside.clamp(min=0).norm(dim=1) + outside.amax(1).clamp(max=0) - rounding
+        return _rounded(torch.stack([flat, along], 1), rounding)
 
     return distance
 
