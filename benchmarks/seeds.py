@@ -13,6 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from torchcaps.experiments.fingerprint import of_training
+from torchcaps.training.runs import manifest
+
 COMMON = ("data", "model", "parameters", "metric", "images")
 
 
@@ -32,7 +35,7 @@ def main() -> None:
             for run, trial in zip(runs, trials, strict=True)
         ]
         train = ["--also", arguments.also, *train]
-    manifest = _origin(runs[0])
+    origin = _origin(runs[0])
     scores = [name for name, value in trials[0].items() if isinstance(value, float) and name != "seconds"]
     summary = {
         "command": f"python benchmarks/seeds.py {arguments.result} --seeds {arguments.seeds} {' '.join(train)}",
@@ -41,9 +44,10 @@ def main() -> None:
         "mean": {name: statistics.mean(trial[name] for trial in trials) for name in scores},
         "deviation": {name: statistics.stdev(t[name] for t in trials) if len(trials) > 1 else None for name in scores},
         "note": arguments.note,
-        "machine": manifest["machine"],
-        "versions": manifest["versions"],
-        "commit": manifest["commit"],
+        "machine": origin["machine"],
+        "versions": origin["versions"],
+        "commit": origin["commit"],
+        "code": _code(trials[0], origin["commit"]),
         "trials": trials,
     }
     arguments.result.parent.mkdir(parents=True, exist_ok=True)
@@ -59,6 +63,12 @@ def _trial(out: Path, seed: int, train: list[str]) -> dict:
         options = ["train", "--resume", "--out", str(out)] if (out / "config.json").exists() else command
         subprocess.run([sys.executable, "-m", "torchcaps", *options], check=True)
     return {**json.loads((out / "result.json").read_text()), "continued": _origin(out).get("continued", [])}
+
+
+def _code(trial: dict, commit: str | None) -> str | None:
+    """The fingerprint of the code, if it is the one that trained: runs that were finished before may be older."""
+    same = commit is not None and commit == manifest({"train": {"seed": 0}}, {})["commit"]
+    return of_training(trial["model"], trial["data"]) if same else None
 
 
 def _origin(out: Path) -> dict:

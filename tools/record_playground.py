@@ -20,7 +20,7 @@ from playwright.sync_api import Page, sync_playwright
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from serving import serving  # noqa: E402
+from serving import Process, serving  # noqa: E402
 
 DOCS = ROOT / "docs"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
@@ -30,15 +30,15 @@ GIF_WIDTH = 720
 COLOURS = 192
 
 
-def layers(port: int, first: tuple[int, int, float, float], second: tuple[int, int, float, float]) -> str:
+def layers(place: Process, first: tuple[int, int, float, float], second: tuple[int, int, float, float]) -> str:
     """An address with two digits: class, which of its samples, x and y."""
-    with urlopen(f"http://127.0.0.1:{port}/api/samples") as answer:
+    with urlopen(f"http://127.0.0.1:{place.port}/api/samples?token={place.token}") as answer:
         labels = json.load(answer)["labels"]
     parts = []
     for label, which, x, y in (first, second):
         sample = [at for at, value in enumerate(labels) if value == label][which]
         parts.append(f"{sample}~{x}~{y}~0~1~0")
-    return f"http://127.0.0.1:{port}/#layers={'_'.join(parts)}"
+    return f"http://127.0.0.1:{place.port}/?token={place.token}#layers={'_'.join(parts)}"
 
 
 def opened(page: Page, url: str) -> Page:
@@ -96,10 +96,10 @@ def main() -> None:
     with serving(args.run) as process, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
         wide = browser.new_page(viewport={"width": 1760, "height": 1000})
-        still(opened(wide, layers(process.port, (2, 1, -4, -1), (7, 4, 4, 1))), DOCS / "playground.png")
+        still(opened(wide, layers(process, (2, 1, -4, -1), (7, 4, 4, 1))), DOCS / "playground.png")
         wide.close()
         desk = browser.new_page(viewport={"width": 1180, "height": 1100})
-        opened(desk, layers(process.port, (3, 5, -4, 0), (6, 3, -2, 0)))
+        opened(desk, layers(process, (3, 5, -4, 0), (6, 3, -2, 0)))
         desk.locator(".thumb").nth(1).click()
         desk.evaluate("() => scrollTo(0, 0)")
         animation(desk, DOCS / "playground.gif")

@@ -1,4 +1,4 @@
-"""Write the tables in README.md and docs/performance.md from the files in results/.
+"""Write the tables in README.md, docs/scores.md and docs/performance.md from the files in results/.
 
 python tools/tables.py            # --check only says whether they are up to date
 """
@@ -12,6 +12,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
+sys.path.insert(0, str(ROOT))
+
+from torchcaps.experiments.freshness import is_fresh  # noqa: E402
+
+OLDER = " †"
+FOOTNOTE = "† older than the code that it describes (`torchcaps reproduce --stale`)"
 
 
 def _result(name: str) -> dict | None:
@@ -30,9 +36,13 @@ def _row(name: str, what: str, reference: str, score: str = "accuracy") -> str |
         return None
     seconds, parameters = max(trial["seconds"] for trial in result["trials"]), _millions(result["parameters"])
     return (
-        f"| {what} | {_seeds(result, score)} | {result['seeds']} | {parameters} | {seconds:,.0f} s | {reference} | "
-        f"[file](results/{name}.json) |"
+        f"| {what}{_age(result)} | {_seeds(result, score)} | {result['seeds']} | {parameters} | {seconds:,.0f} s | "
+        f"{reference} | [file](results/{name}.json) |"
     )
+
+
+def _age(result: dict) -> str:
+    return "" if is_fresh(result) else OLDER
 
 
 def _millions(parameters: int) -> str:
@@ -69,8 +79,9 @@ def _own_images(name: str, what: str, reference: str) -> list[str]:
     rows = [row for row in (_result("own-images") or {"rows": []})["rows"] if row["set"] == name]
     titles = {"capsnet": (what, reference), "cnn": ("the same, `cnn`", "-")}
     return [
-        f"| {titles[row['model']][0]} | {row['accuracy']:.2%} | 1 | {_millions(row['parameters'])} | "
-        f"{row['seconds']:,.0f} s | {titles[row['model']][1]} | [file](results/own-images.json) |"
+        f"| {titles[row['model']][0]}{_age({**row, 'data': name})} | {row['accuracy']:.2%} | 1 | "
+        f"{_millions(row['parameters'])} | {row['seconds']:,.0f} s | {titles[row['model']][1]} | "
+        f"[file](results/own-images.json) |"
         for row in rows
     ]
 
@@ -94,7 +105,69 @@ def table() -> str:
         *_own_images("fashion-mnist", "Fashion-MNIST as a folder of PNG files, `capsnet`, accuracy", "-"),
     ]  # fmt: skip
     head = "| on 2 CPU cores | measured | seeds | parameters | training | published | |\n|---|---|---|---|---|---|---|"
-    return "\n".join([head, *(row for row in rows if row)])
+    made = [row for row in rows if row]
+    footnote = ["", FOOTNOTE] if any(OLDER in row for row in made) else []
+    return "\n".join([head, *made, *footnote])
+
+
+def scores() -> str:
+    """The long table, for a page in docs/."""
+    return re.sub(r"\]\((?=results/|torchcaps/)", "](../", table())
+
+
+def three() -> str:
+    """Capsules and their control side by side, for the README."""
+    rows = [
+        _beside(
+            "Two digits on top of each other (IoU ≥ 0.8), both right",
+            ("`capsnet-multimnist-small`, window by bounding box", "multimnist-iou80", "accuracy"),
+            ("a CNN of the same cost", "cnn-multimnist-iou80", "accuracy"),
+        ),
+        _beside(
+            "Toys from azimuths never shown (`norb-style:azimuth-novel`), one core",
+            ("`matrix-smallnorb-small`, EM routing", "norb-style-azimuth", "accuracy on norb-style:azimuth-novel"),
+            ("a CNN as large", "norb-style-azimuth-cnn", "accuracy on norb-style:azimuth-novel"),
+        ),
+        _routed(),
+    ]
+    made = [row for row in rows if row]
+    footnote = ["", f"{FOOTNOTE}; each file names its commit."] if any(OLDER in row for row in made) else []
+    return "\n".join(["| | capsules | control |\n|---|---|---|", *made, *footnote])
+
+
+def _beside(what: str, *sides: tuple[str, str, str]) -> str | None:
+    cells = []
+    for who, name, score in sides:
+        result = _result(name)
+        if result is None:
+            return None
+        seconds = max(trial["seconds"] for trial in result["trials"])
+        cells.append(
+            f"{_seeds(result, score)} [{who}](results/{name}.json), {_trainings(result['seeds'])} of {seconds:,.0f} s"
+            f"{_age(result)}"
+        )
+    return f"| {what} | {' | '.join(cells)} |"
+
+
+def _routed() -> str | None:
+    """Dynamic routing against equal couplings in the same network."""
+    for preset in ("paper", "standard", "quick"):
+        file = _result(f"routings/{preset}/rows")
+        if file is not None:
+            measured = file["rows"]["table"]
+            values, age = measured["values"], "" if is_fresh(measured, "routings") else OLDER
+            cells = []
+            for name, who in (("dynamic", "dynamic routing"), ("uniform", "equal couplings")):
+                score = values[name]["multimnist"]["accuracy"]
+                spread = f" ± {score['spread']:.2%}" if score["spread"] is not None else ""
+                link = f"[{who}](results/routings/{preset}/rows.json)"
+                cells.append(f"{score['mean']:.2%}{spread} {link}, {_trainings(len(score['values']))}{age}")
+            return f"| MultiMNIST, the same network and a short training, both digits right | {' | '.join(cells)} |"
+    return None
+
+
+def _trainings(seeds: int) -> str:
+    return f"{seeds} training{'s' if seeds > 1 else ''}"
 
 
 def bench() -> str:
@@ -157,7 +230,8 @@ def _machine(result: dict) -> str:
 
 
 PAGES = {
-    "README.md": {"results": table},
+    "README.md": {"results": three},
+    "docs/scores.md": {"results": scores},
     "docs/performance.md": {"bench": bench, "profile": profile, "quantise": quantise},
 }
 
