@@ -12,6 +12,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -49,6 +50,7 @@ class Server(ThreadingHTTPServer):
             "/long.gz": gzip.compress(CONTENT * 2),
         }
         self.asked: list[str] = []
+        self.states_length, self.sent = True, 0
         self.released = threading.Event()
 
     def url(self, page: str) -> str:
@@ -64,7 +66,8 @@ class Handler(BaseHTTPRequestHandler):
             self.server.released.wait()
         content = self.server.pages.get(self.path, PACKED)
         self.send_response(404 if self.path == "/missing.gz" else 200)
-        self.send_header("Content-Length", str(len(content)))
+        if self.server.states_length:
+            self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.path in ("/halts.gz", "/breaks.gz"):
             self.wfile.write(content[: len(content) // 2])
@@ -72,7 +75,9 @@ class Handler(BaseHTTPRequestHandler):
             if self.path == "/halts.gz":
                 self.server.released.wait()
             return
-        self.wfile.write(content)
+        with suppress(ConnectionError):
+            for start in range(0, len(content), 1 << 16):
+                self.server.sent += self.wfile.write(content[start : start + (1 << 16)])
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -183,6 +188,23 @@ def test_an_archive_that_unpacks_to_too_much_is_stopped_early(serve, offer):
     offer(Web(serve().url("long.gz")))
     with pytest.raises(UserError, match=f"longer than the {len(CONTENT)} bytes"):
         sources.fetch(KEY)
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_download_that_never_ends_is_stopped_while_it_arrives(serve, offer, cache, stated):
+    server = serve()
+    server.pages["/endless.gz"], server.pages["/good.gz"] = bytes(32 << 20), PACKED
+    server.states_length = stated
+    offer(Web(server.url("endless.gz"), most=1 << 20), Web(server.url("good.gz")), name="good.gz")
+    assert sources.fetch(KEY).read_bytes() == CONTENT
+    assert server.sent < 16 << 20, "all of it was fetched"
+
+
+def test_a_client_that_fetches_too_much_is_stopped(offer, programs, serve, monkeypatch):
+    monkeypatch.setattr(clients, "MOST_FETCHED", 1 << 20)
+    programs("npm", "while :; do head -c 1000000 /dev/zero >> big; sleep 0.01; done")
+    offer(Npm("thing@1"), Web(serve().url("good.gz")), name="good.gz")
+    assert sources.fetch(KEY).read_bytes() == CONTENT
 
 
 def test_the_real_patience_is_seconds_as_well():

@@ -120,6 +120,7 @@ SVHN_FILES = "https://ufldl.stanford.edu/housenumbers"
 AFFNIST_FILES = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed"
 # affNIST's training archive holds 32 batches, each one transformed copy of all 60,000 digits; the first is "train".
 AFFNIST_NAMES = {"train": ("training_and_validation_batches.zip", "1.mat"), "test": ("test.mat.zip", "test.mat")}
+AFFNIST_MOST = 3 << 30  # bytes of an archive: what its images take unpacked
 
 RUNTIME = "onnxruntime-web"
 RUNTIME_VERSION = "1.22.0"
@@ -187,7 +188,7 @@ def _norb_style(split: str, part: str) -> FileSpec:
 
 def _affnist(split: str) -> FileSpec:
     archive, name = AFFNIST_NAMES[split]
-    source = _from(Web(f"{AFFNIST_FILES}/{archive}", members=(name,)), name)
+    source = _from(Web(f"{AFFNIST_FILES}/{archive}", members=(name,), most=AFFNIST_MOST), name)
     return FileSpec(f"affnist/{split}.mat", None, (source,), check=affnist.read)
 
 

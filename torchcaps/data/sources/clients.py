@@ -31,6 +31,7 @@ CONNECT_SECONDS = 3.0
 STALL_SECONDS = 8.0  # a web server that sends nothing for so long is given up
 CLIENT_STALL_SECONDS = 60.0  # a package client starts slowly and, on a busy machine, unpacks long in silence
 CLIENT_SECONDS = 600.0
+MOST_FETCHED = 512 << 20  # bytes that may arrive, unless an address says otherwise
 MOST_UNPACKED = 256 << 20  # bytes; the largest archive of the catalogue becomes 184 MB
 MOST_FILES = 1000
 
@@ -49,6 +50,7 @@ class Web:
     sha256: str | None = None
     members: tuple[str, ...] = ()
     """By their names without folders; all, if there are none."""
+    most: int = MOST_FETCHED
 
     def __str__(self) -> str:
         return urlsplit(self.url).netloc
@@ -63,7 +65,7 @@ class Web:
             raise SourceError("unreachable")
         target = folder / PurePosixPath(address.path).name
         download = pooch.HTTPDownloader(
-            progress,  # pyright: ignore[reportArgumentType]
+            _Limited(progress, self.most),  # pyright: ignore[reportArgumentType]
             chunk_size=1 << 16,
             timeout=(CONNECT_SECONDS, STALL_SECONDS),
         )
@@ -146,6 +148,37 @@ class Debian:
 Archive = Web | Npm | Pypi | Debian
 
 
+class _Limited:
+    """What pooch tells of every block that arrives: handed on to the progress bar while there are not too many."""
+
+    def __init__(self, progress: Progress, most: int) -> None:
+        self.progress, self.most = progress, most
+
+    @property
+    def total(self) -> float | None:
+        return self.progress.total
+
+    @total.setter
+    def total(self, expected: float) -> None:
+        _check_fetched(expected, self.most)
+        self.progress.total = expected
+
+    def update(self, size: float) -> None:
+        self.progress.update(size)
+        _check_fetched(self.progress.done, self.most)
+
+    def reset(self) -> None:
+        self.progress.reset()
+
+    def close(self) -> None:
+        self.progress.close()
+
+
+def _check_fetched(size: float, most: int) -> None:
+    if size > most:
+        raise SourceError(f"more than {most >> 20} MB")
+
+
 def _answers(scheme: str, host: str, port: int | None) -> bool:
     """Whether a connection comes about in time. In a thread, because looking up a name has no timeout of its own."""
     proxies = urllib.request.getproxies()
@@ -195,6 +228,7 @@ def _watch(process: subprocess.Popen, folder: Path, progress: Progress) -> None:
             raise SourceError(f"no end after {now - began:.0f} s")
         if (seen := _bytes_in(folder)) > size:
             size, grew = seen, now
+            _check_fetched(size, MOST_FETCHED)
             progress.show(size)
         time.sleep(0.05)
 
