@@ -123,7 +123,7 @@ def perturbations(
     `names` say what the dimensions stand for.
     """
     dims, steps = pictures.shape[:2]
-    left, gap = 1.3 if names is None else 3.5, 0.06
+    left, gap = 1.3 if names is None else 4.0, 0.06
     width = left + steps + (steps - 1) * gap
     line = Sheet.line(width, SMALLER)
     sheet = Sheet(width, line + 0.1 + dims * (1 + gap))
