@@ -101,6 +101,7 @@ def _new_training(args: Namespace) -> tuple[Path, dict[str, Any]]:
         out=out,
         overrides=overrides,
         augment={"preset": "own", **amounts} if amounts else None,
+        pretrained=args.pretrained,
         resume=False,
         quiet=args.quiet,
         tensorboard=args.tensorboard,

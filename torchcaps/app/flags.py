@@ -144,6 +144,8 @@ def train_flags(train: argparse.ArgumentParser) -> None:
     add("--gradient", through, choices=["full", "last"])
     add("--recipe", "the paper's text, or the authors' released code (default: paper)", choices=["paper", "official"])
     add("--no-reconstruction", "train without the decoder", action="store_true")
+    fits = "begin with the weights that come with the package ('torchcaps models' says for which); classes may differ"
+    add("--pretrained", fits, action="store_true")
 
     add = group(
         "your own images", "All but --size also work with data sets by name, but --balance not with pairs of digits."

@@ -254,10 +254,12 @@ def create_model(name: str, pretrained: bool = False, **overrides: Any) -> Any:
     """A model by its name, as in timm: `create_model("capsnet", image=(3, 64, 64), classes=7)`.
 
     `routing` is a name, a class or an instance; `backbone` a name or any module from images to a feature map.
+    `pretrained` weights fit any number of classes: with another one than theirs, the class capsules begin anew.
     """
-    if pretrained and overrides:
-        raise UserError("pretrained weights fit the model without changes: leave the other options out")
-    model = build(configure(name, **overrides))
+    config = configure(name, **overrides)
+    if pretrained and dataclasses.replace(config, classes=find(name).config.classes) != find(name).config:
+        raise UserError("pretrained weights fit the model with other classes, but with no other change")
+    model = build(config)
     if pretrained:
         load_pretrained(name, model)
     return model

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from torchcaps.core.errors import UserError, argument
@@ -12,7 +13,7 @@ from torchcaps.core.progress import quietly, say
 from torchcaps.data import DataSet, resolve
 from torchcaps.data.tensors import TensorSet, is_tensors
 from torchcaps.models.config import import_path
-from torchcaps.models.registry import configure, find, suited_training
+from torchcaps.models.registry import configure, create_model, find, suited_training
 from torchcaps.training import processes, recipes
 from torchcaps.training.config import TrainConfig, check_numbers, defaults_for
 from torchcaps.training.loop import Probe
@@ -39,6 +40,7 @@ def fit(
     overrides: Mapping[str, Any] | None = None,
     size: str | int | tuple[int, int] | None = None,
     augment: recipes.Augment = None,
+    pretrained: bool = False,
     resume: bool = True,
     quiet: bool = False,
     tensorboard: bool = False,
@@ -60,6 +62,7 @@ def fit(
     `average=0.0`, `clip=None`, `validation=2000` (at most a tenth of the images), `checkpoint_seconds=30.0`,
     `balance="auto"`.
     `augment` is the name of a preset, an `Augmentation`, or some of its fields; `size` is for pictures in files.
+    `pretrained` begins with the weights that come with the package, for any classes (see `create_model`).
 
     Killed, it is gone on with by the same call, and ends in the same bytes; finished, it is only read.
     """
@@ -88,6 +91,8 @@ def fit(
         extra: dict[str, Any] = {"data": known, "test": tested, "loss": loss, "probe": probe}
         extra["tensorboard"] = tensorboard
         if not isinstance(model, str):
+            if pretrained:
+                raise UserError("pretrained weights are for models by name: this network has weights of its own")
             config = TrainConfig(**{"model": type(model).__name__, **_usual(known), **given})
             return train(config, run, module=model, **extra)
         sized, suiting = recipes.suited_to(model, known)
@@ -96,6 +101,9 @@ def fit(
         config = defaults_for(model, **{**suiting, **given})
         if sized.keys() & {"backbone", "design"}:
             say(f"{model}: {recipes.summary(config, known, chosen)}")
+        if pretrained:
+            torch.manual_seed(config.seed)
+            extra["module"] = create_model(model, pretrained=True, **chosen).to(memory_format=torch.channels_last)
         return train(config, run, chosen, **extra)
 
 
