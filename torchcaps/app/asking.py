@@ -49,9 +49,19 @@ def evaluate(args: Namespace) -> None:
     result |= {"model": name, "parameters": count_parameters(model)}
     if args.corruptions:
         result |= _spoilt(args, model, asked, data)
+    if args.novel:
+        from torchcaps.analysis.novelty import novelty, strange_images
+
+        result["novelty"] = novelty(
+            model, asked.test(args.pairs), strange_images(args.novel, model.config.image, data.handwritten)
+        )
     if args.json:
         return print_json(result)
     print(score_line(result))
+    if args.novel:
+        for by in ("length", "reconstruction"):
+            if (found := result["novelty"].get(f"auroc_{by}")) is not None:
+                print(printable(f"told from {args.novel} by {by}: {found:.3f} (AUROC; 0.5 is chance)"))
     if args.corruptions:
         tables = [(name, result["robustness"])]
         tables += [(found["model"], found) for found in [result.get("beside")] if found]

@@ -100,6 +100,8 @@ def _evaluate(parser: Parser) -> None:
     add("--pairs", f"MultiMNIST: how many test pairs (default: {pairs})", type=COUNT["type"], default=pairs)
     spoilt = "also score spoilt images: specks, noise, a grey ground, other strokes, turned, cut off"
     add("--corruptions", f"{spoilt}; a run keeps the table for its report", action="store_true")
+    strange = "also measure how well images of something else are told from its own: a data set by name, or a folder"
+    add("--novel", strange, data_names, metavar="NAME|DIR")
     add("--beside", "with --corruptions: another run or model to compare", _with_weights, metavar="RUN")
     device_flag(add)
 
