@@ -35,6 +35,8 @@ async function startGpu(model, wasm, isForced) {
   const adapter = await navigator.gpu?.requestAdapter().catch(() => null);
   if (!adapter) throw new Problem("this browser has none.");
   if (adapter.info?.isFallbackAdapter && !isForced) throw new Problem("it is only imitated by the processor.");
+  // Browsers compile WebAssembly better once it has been used: its first answers would be judged too slow.
+  await wasm.ask("probe");
   const gpu = await startWorker("webgpu", model).catch(() => {
     throw new Problem("it does not run this network.");
   });
