@@ -9,12 +9,13 @@ import torch
 
 from torchcaps.app import asking, publish
 from torchcaps.app.cli import main
-from torchcaps.app.graphs import graphs
+from torchcaps.app.graphs import FloatWindow, graphs
 from torchcaps.app.publish import check_folder, find_runtime, policy, write_site
 from torchcaps.app.web.engine import Engine
 from torchcaps.app.web.server import STATIC
 from torchcaps.core.errors import UserError
 from torchcaps.models.registry import create_model
+from torchcaps.models.window import Window
 from torchcaps.training.fit import fit
 
 
@@ -55,7 +56,8 @@ def test_a_site_has_the_page_its_models_and_nothing_inline(runtime, tmp_path, mo
     about = json.loads((site / "models" / "my-digits" / "about.json").read_text())
     assert about["classes"] == list("0123456789")
     assert result["bytes"] == sum(file.stat().st_size for file in site.rglob("*") if file.is_file())
-    assert result["first_visit_bytes"] == result["bytes"] - result["models"][1]["bytes"]
+    assert result["webgpu_bytes"] == len(b"runtime") * len(publish.WEBGPU_FILES)
+    assert result["first_visit_bytes"] == result["bytes"] - result["models"][1]["bytes"] - result["webgpu_bytes"]
     html = (site / "index.html").read_text()
     assert f'content="{policy()}"' in html
     assert 'data-engine="browser"' in html
@@ -68,6 +70,8 @@ def test_a_site_has_the_page_its_models_and_nothing_inline(runtime, tmp_path, mo
     kept = json.loads(worker.partition("=")[2].partition(";\n")[0])["files"]
     assert {"./", "index.html", "js/main.js", "js/engines/worker.js"} <= set(kept)
     assert all((site / file).exists() for file in kept)
+    assert all((site / "runtime" / file).exists() for file in publish.RUNTIME_FILES)
+    assert not any(file.startswith("runtime/") for file in kept)
     with pytest.raises(UserError, match="is not empty"):
         check_folder(site)
 
@@ -130,6 +134,15 @@ def test_graphs_of_a_cnn_are_its_answers_alone():
     torch.manual_seed(0)
     model = create_model("cnn", image=(1, 20, 20), classes=2)
     assert list(graphs(model)) == ["encoder"]
+
+
+@pytest.mark.parametrize("ink", ["noise", "strokes", "nothing"])
+def test_the_window_of_a_graph_is_that_of_the_model(ink):
+    noise = torch.rand(200, 2, 30, 36, generator=torch.Generator().manual_seed(1))
+    images = {"noise": noise, "strokes": noise.pow(30), "nothing": torch.zeros(1, 2, 30, 36)}[ink]
+    usual, ours = Window((2, 30, 36), 20), FloatWindow((2, 30, 36), 20)
+    assert torch.equal(torch.cat(ours.places(images), 1), usual.corner(images).float())
+    assert torch.equal(ours(images), usual(images))
 
 
 def test_a_graph_that_answers_something_else_is_not_written(monkeypatch):

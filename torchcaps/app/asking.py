@@ -207,8 +207,8 @@ def publish(args: Namespace) -> None:
     if args.json:
         return print_json(result)
     names = ", ".join(model["id"] for model in result["models"])
-    megabytes = [f"{result[key] / 1e6:.1f}" for key in ("bytes", "first_visit_bytes")]
-    print(printable(f"{out}: {names}; {megabytes[0]} MB, of which a first visit loads {megabytes[1]}"))
+    whole, first, more = (f"{result[key] / 1e6:.1f}" for key in ("bytes", "first_visit_bytes", "webgpu_bytes"))
+    print(printable(f"{out}: {names}; {whole} MB, of which a first visit loads {first}, and {more} more for WebGPU"))
     print(printable(f"Try it: python -m http.server --directory {out}"))
 
 

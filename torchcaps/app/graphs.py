@@ -21,7 +21,7 @@ from torchcaps.app.export import onnx_runner, quiet, to_onnx
 from torchcaps.app.web.rounds import can_be_shown, rounds, spread, voting
 from torchcaps.core.errors import UserError
 from torchcaps.core.types import Capsules
-from torchcaps.models.window import Window
+from torchcaps.models.window import FAINT, INK, Window
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -33,18 +33,48 @@ SMALL = 256
 Named = dict[str, Tensor]
 
 
+class FloatWindow(Window):
+    """The twin of a window for graphs: the same window, without integers and truth values.
+
+    WebGPU has no integers of 64 bits. ONNX Runtime Web 1.22 computes those on the processor instead, in the midst of a
+    graph, and then cuts the columns with the matrix of the rows.
+    """
+
+    def places(self, images: Float[Tensor, "b c h w"]) -> list[Float[Tensor, "b 1"]]:
+        """Tops and lefts, whole numbers."""
+        pixels = images.amax(1)
+        mean = pixels.mean((1, 2), keepdim=True)
+        ink = (pixels - mean - INK * (pixels.amax((1, 2), keepdim=True) - mean)).clamp(min=0) + FAINT
+        found = []
+        for axis, size in ((2, self.image[1]), (1, self.image[2])):
+            line = ink.sum(axis)
+            centre = (line * torch.arange(size, dtype=line.dtype)).sum(1, keepdim=True) / line.sum(1, keepdim=True)
+            found.append((centre - (self.side - 1) / 2).round().clamp(0, size - self.side))
+        return found
+
+    def forward(self, images: Float[Tensor, "b c h w"], corner: Tensor | None = None) -> Float[Tensor, "b c s s"]:
+        top, left = self.places(images)
+        rows, columns = self._ones(top, self.image[1]), self._ones(left, self.image[2])
+        return rows.unsqueeze(1) @ images @ columns.unsqueeze(1).mT
+
+    def _ones(self, place: Float[Tensor, "b 1"], size: int) -> Float[Tensor, "b s n"]:
+        """`Window._chosen` of one axis: 1 at a distance of 0, and 0 at a distance of 1 or more."""
+        inside = place + torch.arange(self.side, dtype=place.dtype)
+        return (1 - (inside.unsqueeze(2) - torch.arange(size, dtype=place.dtype)).abs()).relu()
+
+
 class Encoder(nn.Module):
     """Images to the class capsules. The votes are outputs too, so that the rounds of routing need no second look."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.window = next((layer for layer in model.modules() if isinstance(layer, Window)), None)
+        self.window = next((layer for layer in model.modules() if isinstance(layer, FloatWindow)), None)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Named:
         found: Named = {}
         if self.window is not None:
-            found["corner"] = self.window.corner(images).float()
+            found["corner"] = torch.cat(self.window.places(images), 1)
         if not can_be_shown(self.model):
             output = self.model(images)
             found["lengths"] = output.lengths
@@ -92,8 +122,11 @@ def graphs(model: nn.Module) -> dict[str, bytes]:
     config: Any = model.config
     images = torch.rand(1, *config.image, generator=torch.Generator().manual_seed(0))
     with quiet(), torch.no_grad():
-        expected, encoder = model(images), Encoder(model)
-        content, found = _graph(encoder, {"images": images})
+        expected = model(images)
+        for name, layer in list(model.named_modules()):
+            if isinstance(layer, Window):
+                model.set_submodule(name, FloatWindow(layer.image, layer.side))
+        content, found = _graph(Encoder(model), {"images": images})
         _compare("lengths", found["lengths"], expected.lengths)
         made = {"encoder": content}
         if "votes" in found:

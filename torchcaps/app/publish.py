@@ -1,7 +1,7 @@
 """The playground as a folder of static files; the networks run in the visitor's browser.
 
     index.html style.css icon.svg js/   the same page as that of `torchcaps serve`, with another engine
-    runtime/                            ONNX Runtime Web
+    runtime/                            ONNX Runtime Web, for WebAssembly and for WebGPU
     site.json                           which models there are
     models/ID/                          what the page asks of a model: about.json, samples.json and its graphs
     sw.js                               keeps what has been loaded, so that the page works without a connection
@@ -27,7 +27,7 @@ from torchcaps.app.web.samples import NONE, load_samples
 from torchcaps.app.web.server import STATIC
 from torchcaps.core.errors import UserError
 from torchcaps.data import sources
-from torchcaps.data.sources.catalogue import FILES, RUNTIME, RUNTIME_FILES, RUNTIME_VERSION
+from torchcaps.data.sources.catalogue import FILES, RUNTIME, RUNTIME_FILES, RUNTIME_VERSION, WEBGPU_FILES
 
 ONLY_SERVED = ("js/engines/server.js",)
 """Files of the page that a published one does not need."""
@@ -83,10 +83,12 @@ def write_site(
     sizes = {path: len(content) for path, content in files.items()}
     first = f"models/{models[0]['id']}/"
     visited = [path for path in sizes if not path.startswith("models/") or path.startswith(first)]
+    webgpu = sum(sizes[f"runtime/{name}"] for name in WEBGPU_FILES)
     return {
         "folder": str(out),
         "bytes": sum(sizes.values()),
-        "first_visit_bytes": sum(sizes[path] for path in visited),
+        "first_visit_bytes": sum(sizes[path] for path in visited) - webgpu,
+        "webgpu_bytes": webgpu,
         "models": [
             {**model, "bytes": sum(sizes[path] for path in sizes if path.startswith(f"models/{model['id']}/"))}
             for model in models

@@ -20,10 +20,10 @@ PIXELS = "() => Array.from(document.querySelector('%s').getContext('2d').getImag
 LENGTHS = "() => [...document.querySelectorAll('.bar .value')].map((value) => value.textContent)"
 
 
-def visit(browser: Browser | BrowserContext, url: str, **options: object) -> Page:
+def visit(browser: Browser | BrowserContext, url: str, patience: float = PATIENCE, **options: object) -> Page:
     """A page that is ready. What it logs as an error or asks of another machine is kept in its `troubles`."""
     page = browser.new_page(**options)
-    page.set_default_timeout(PATIENCE)
+    page.set_default_timeout(patience)
     page.troubles = []
     page.on("pageerror", lambda error: page.troubles.append(str(error)))
     page.on("console", lambda message: message.type == "error" and page.troubles.append(message.text))

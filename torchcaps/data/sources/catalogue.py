@@ -129,8 +129,16 @@ RUNTIME_FILES = {
     "ort.wasm.min.mjs": ("6ef726f355b791129f7ddf3f62e7877a16b9b777abe87004b8ab306e6b9cf265", 48_259),
     "ort-wasm-simd-threaded.mjs": ("30dd851d9c00622940500f71ddd2ff8820c5cb65270816080175b958705385a8", 20_856),
     "ort-wasm-simd-threaded.wasm": ("71aef04959c5c1b6de461b6538e2058e306610034a85aad2742d0c7fd4533fe4", 11_210_254),
+    "ort.webgpu.min.mjs": ("e131e81c9324807e1e6f9103e8f8e936112827dcc9993cde9407a333b1f07ae0", 357_582),
+    "ort-wasm-simd-threaded.jsep.mjs": ("1cbcba8f2c769c1eecbab66a1b1e55ef11704515bf4306373e3db3c37cf6dcd8", 44_677),
+    "ort-wasm-simd-threaded.jsep.wasm": (
+        "b45970d0632383a057c27ca5b660b216f8e00c17cf8db9f6207b5e4abc839368",
+        21_872_216,
+    ),
 }
 """No data: what runs networks in a browser. Newer versions are larger and bring nothing that the networks need."""
+WEBGPU_FILES = ("ort.webgpu.min.mjs", "ort-wasm-simd-threaded.jsep.mjs", "ort-wasm-simd-threaded.jsep.wasm")
+"""Those that only a browser with a graphics processor loads."""
 
 
 def _runtime(name: str) -> FileSpec:

@@ -26,8 +26,9 @@ async function start() {
   if (about.routing) new Routing(state, see);
   else if (about.hidden) explainMissingRouting(about.hidden);
   new Share(state, see, tweak);
-  introduce(about);
+  introduce(engine);
   offerModels(engine);
+  if (engine.problem) notice(engine.problem);
   if (!state.fromAddress(location.hash.slice(1))) state.layers = firstLayers(state);
   state.dispatchEvent(new Event("picture"));
   // Another state was pasted into the address; the skip link's own fragment is no state.
@@ -35,9 +36,11 @@ async function start() {
   document.documentElement.dataset.ready = "true";
 }
 
-function introduce(about) {
+function introduce({ about, models, model }) {
   const [, h, w] = about.image;
-  const parts = [about.name, `${about.parameters.toLocaleString("en")} parameters`, `${h}×${w} pixels`, `trained on ${about.data}`];
+  const parts = [`${about.parameters.toLocaleString("en")} parameters`, `${h}×${w} pixels`, `trained on ${about.data}`];
+  const isNamed = models.length > 1 && models.find(({ id }) => id === model).title.includes(about.name);
+  if (!isNamed) parts.unshift(about.name);
   if (about.accuracy) parts.push(`${(about.accuracy * 100).toFixed(1)}\u00a0%\u00a0right`);
   $("model-line").textContent = parts.join(" · ");
   const isDigits = about.classes.every((label) => /^\d$/.test(label));

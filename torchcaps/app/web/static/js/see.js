@@ -125,7 +125,7 @@ export class See extends EventTarget {
     const text = words.map((word) => word.textContent ?? word).join("");
     if (text !== $("verdict").textContent) $("verdict").replaceChildren(...words);
     const kind = dimensions ? `${matrices ? "More" : "Longer"} than 0.5 counts as present. ` : "";
-    $("bars-legend").textContent = `${kind}Answered in ${Math.round(milliseconds)} ms.`;
+    $("bars-legend").textContent = `${kind}Answered in ${Math.round(milliseconds)}\u00a0ms${this.answer.by ? ` by ${this.answer.by}` : ""}.`;
   }
 
   #makeTiles() {

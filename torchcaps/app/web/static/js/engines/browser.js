@@ -3,6 +3,7 @@
 
 import { Problem } from "../channel.js";
 import { fromBase64 } from "../pixels.js";
+import { startNetwork } from "./network.js";
 import { readPicture } from "./pictures.js";
 
 const PATIENCE_MS = 10000;
@@ -13,13 +14,14 @@ export async function connect() {
   const wanted = new URLSearchParams(location.hash.slice(1)).get("model");
   const { id } = models.find((model) => model.id === wanted) ?? models[0];
   const [about, samples] = await Promise.all([getJson(`models/${id}/about.json`), getJson(`models/${id}/samples.json`)]);
-  const ask = startWorker();
-  await ask("load", { folder: new URL(`models/${id}/`, document.baseURI).href, about });
+  const folder = new URL(`models/${id}/`, document.baseURI).href;
+  const { ask, problem } = await startNetwork({ folder, about }, new URLSearchParams(location.search).get("engine"));
   return {
     about,
     samples: { ...samples, pixels: fromBase64(samples.pixels) },
     models,
     model: id,
+    problem,
     look: (image) => ask("look", image),
     decode: (question) => ask("decode", question),
     route: (question) => ask("route", question),
@@ -31,28 +33,6 @@ async function getJson(path) {
   const answer = await fetch(path).catch(() => null);
   if (!answer?.ok) throw new Problem(`A part of this page cannot be loaded: ${path}.`);
   return answer.json();
-}
-
-// Questions to the worker, answered in the order in which they are asked.
-function startWorker() {
-  const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
-  const waiting = new Map();
-  let count = 0;
-  worker.addEventListener("message", ({ data: { number, answer, problem } }) => {
-    const { resolve, reject } = waiting.get(number);
-    waiting.delete(number);
-    if (problem) reject(new Problem(problem));
-    else resolve(answer);
-  });
-  worker.addEventListener("error", () => {
-    for (const { reject } of waiting.values()) reject(new Problem("This browser cannot run the network: it needs WebAssembly and module workers."));
-    waiting.clear();
-  });
-  return (task, question) =>
-    new Promise((resolve, reject) => {
-      waiting.set(++count, { resolve, reject });
-      worker.postMessage({ number: count, task, question });
-    });
 }
 
 // The service worker keeps every file that the page loads. The page waits for it, so that nothing is loaded twice.

@@ -3,7 +3,8 @@
 // An engine, here and in browser.js, is what `connect` returns. Pictures are Uint8Arrays in the order channel, row, column.
 //   about, samples                      what the model is, and pictures to compose from
 //   models, model                       the models to choose from, { id, title }, and the id of this one
-//   look(image)                         { lengths, longest, capsules, pictures, corner }
+//   problem                             what the person at the page should know, or null
+//   look(image)                         { lengths, longest, capsules, pictures, corner }; in the browser also by: what ran the network
 //   decode({ label, vectors, corner })  a picture for each vector
 //   route({ image, parents })           { parents, activations, iterations, corner }
 //   read(file)                          a picture file as an image
@@ -18,6 +19,7 @@ export async function connect() {
     samples: { ...samples, pixels: fromBase64(samples.pixels) },
     models: [],
     model: null,
+    problem: null,
     look: async (image) => withPictures(await post("look", { image: toBase64(image) })),
     decode: async (question) => withPictures(await post("decode", question)).pictures,
     route: ({ image, parents }) => post("routing", { image: toBase64(image), parents }),

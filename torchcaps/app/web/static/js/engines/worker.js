@@ -1,11 +1,12 @@
 // Runs the graphs of one model, one question after the other, away from the thread that draws the page.
 
-import * as ort from "../../runtime/ort.wasm.min.mjs";
-
-ort.env.wasm.numThreads = 1;
+// Only the build that is asked for is loaded: that for WebGPU is twice as large.
+const RUNTIMES = { wasm: { by: "WebAssembly", build: "ort.wasm.min.mjs" }, webgpu: { by: "WebGPU", build: "ort.webgpu.min.mjs" } };
+const PROBES = 3;
 
 const network = {};
-const tasks = { load, look, decode, route };
+const tasks = { load, look, decode, route, probe };
+let ort;
 let queue = Promise.resolve();
 
 addEventListener("message", ({ data: { number, task, question } }) => {
@@ -13,22 +14,27 @@ addEventListener("message", ({ data: { number, task, question } }) => {
     try {
       postMessage({ number, answer: await tasks[task](question) });
     } catch (error) {
-      console.error(error);
+      console.warn(error);
       postMessage({ number, problem: task === "load" ? "The network cannot be loaded." : "The network could not answer." });
     }
   });
 });
 
-async function load({ folder, about }) {
-  const open = (name) => ort.InferenceSession.create(`${folder}${name}.onnx`, { executionProviders: ["wasm"] });
-  Object.assign(network, { about, encoder: await open("encoder") });
+async function load({ folder, about, runtime }) {
+  const { by, build } = RUNTIMES[runtime];
+  ort = await import(`../../runtime/${build}`);
+  ort.env.wasm.numThreads = 1;
+  // Errors only: that some small steps run beside the graphics processor is no news.
+  const options = { executionProviders: [runtime], logSeverityLevel: 3 };
+  const open = (name) => ort.InferenceSession.create(`${folder}${name}.onnx`, options);
+  Object.assign(network, { about, by, encoder: await open("encoder") });
   if (about.decoder) network.decoder = await open("decoder");
   if (about.routing) network.routing = await open("routing");
-  await look(new Uint8Array(about.image.reduce((product, size) => product * size, 1)));
+  await look(new Uint8Array(sizeOf(about.image)));
 }
 
 async function look(image) {
-  const { about, encoder } = network;
+  const { about, by, encoder } = network;
   const pixels = Float32Array.from(image, (value) => value / 255);
   const seen = await encoder.run({ images: new ort.Tensor("float32", pixels, [1, ...about.image]) });
   Object.assign(network, { image, seen });
@@ -37,7 +43,7 @@ async function look(image) {
   const capsules = seen.capsules ? rows(seen.capsules.data, lengths.length) : null;
   const corner = cornerOf(seen);
   const layer = about.decoder && longest.map((label) => [label, capsules[label]]);
-  return { lengths, longest, capsules, pictures: about.decoder ? await draw(layer, corner) : null, corner };
+  return { lengths, longest, capsules, pictures: about.decoder ? await draw(layer, corner) : null, corner, by };
 }
 
 async function decode({ label, vectors, corner }) {
@@ -60,6 +66,23 @@ async function route({ image, parents }) {
   return { parents, activations: Array.from(activations.data), iterations, corner: cornerOf(network.seen) };
 }
 
+// Answers to a picture of waves, which is always the same, and the milliseconds that the quickest of them took.
+async function probe() {
+  const { about } = network;
+  const [, , w] = about.image;
+  const image = Uint8Array.from({ length: sizeOf(about.image) }, (_, at) => 127 * (1 + Math.sin((at % w) / 3) * Math.cos(at / w / 4)));
+  const times = [];
+  let values;
+  for (let n = 0; n < PROBES; n++) {
+    const began = performance.now();
+    const { lengths, capsules } = await look(image);
+    const routed = about.routing ? await route({ image, parents: [0] }) : { iterations: [] };
+    times.push(performance.now() - began);
+    values = [lengths, capsules ?? [], ...routed.iterations.flatMap((round) => [round.lengths, round.couplings])].flat(2);
+  }
+  return { values, milliseconds: Math.min(...times) };
+}
+
 // Pictures of capsules, [label, vector] each: the decoder sees the whole layer with all others set to zero.
 async function draw(chosen, [top, left]) {
   const { about, decoder } = network;
@@ -80,6 +103,8 @@ async function draw(chosen, [top, left]) {
     return picture;
   });
 }
+
+const sizeOf = (dims) => dims.reduce((product, size) => product * size, 1);
 
 const cornerOf = (seen) => (seen.corner ? Array.from(seen.corner.data) : [0, 0]);
 
