@@ -17,7 +17,14 @@ jaxtyping.install_import_hook("torchcaps", "beartype.beartype(conf=beartype.Bear
 # One thread each, also in the processes that tests start: several tests may run at once.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-hypothesis.settings.register_profile("torchcaps", deadline=None, max_examples=20, derandomize=True, database=None)
+hypothesis.settings.register_profile(
+    "torchcaps",
+    deadline=None,
+    max_examples=20,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # by the clock: a busy machine is slow
+)
 hypothesis.settings.load_profile("torchcaps")
 
 
@@ -38,6 +45,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from support import build_wheel
 
     return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """A test finds the same random numbers whichever tests ran before it."""
+    torch.manual_seed(7)
 
 
 @pytest.fixture(autouse=True)

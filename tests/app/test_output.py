@@ -11,7 +11,10 @@ import pytest
 from PIL import Image
 
 from torchcaps.app.cli import main
+from torchcaps.app.output import print_table, score_line
+from torchcaps.app.predict import FORMATS
 from torchcaps.core.errors import UserError
+from torchcaps.core.progress import Progress
 from torchcaps.core.text import printable
 from torchcaps.experiments import EXPERIMENTS
 from torchcaps.experiments import reproduce as runner
@@ -46,6 +49,22 @@ def test_names_of_files_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert r"p\x1b.html" in out
+
+
+def test_names_are_escaped_in_tables_scores_and_bars(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "a\x1b]0;owned\x07"
+    print_table(("name",), [(name,)])
+    print(score_line({"model": name, "data": name, "accuracy": 0.5, "images": 3}))
+    row = {"image": "x.png", "label": name, "confidence": 0.5, "lengths": {}}
+    print(*FORMATS["table"]([row], (name,)))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with Progress(name):
+        pass
+    out, err = capsys.readouterr()
+    assert "\x1b]0" not in out + err
+    assert out.count(printable(name)) == 4
 
 
 def test_csv_is_exact_for_programs_and_escaped_on_a_terminal(

@@ -1,5 +1,6 @@
 """Files that wait forever, become too large, run other programs or steer the terminal: one line each, and on."""
 
+import gzip
 import io
 import os
 import socket
@@ -24,7 +25,7 @@ from torchcaps.data import named, sources
 from torchcaps.data.folder import collect
 from torchcaps.data.folder.division import find_copies
 from torchcaps.data.folder.listing import Labelled, files_below, list_images, natural
-from torchcaps.data.readers import svhn
+from torchcaps.data.readers import matlab, svhn
 from torchcaps.data.readers.pictures import FORMATS, open_image
 from torchcaps.data.sources import clients
 from torchcaps.data.sources.catalogue import FILES
@@ -94,7 +95,9 @@ def test_a_folder_with_pipes_in_it_is_read(tmp_path):
     os.mkfifo(root / "a" / "p.png")
     os.mkfifo(root / "b" / "q.png")
     assert in_time(lambda: find_copies(root, [Labelled("a/p.png", "a"), Labelled("b/q.png", "b")])) == {}
-    (root / "b" / "q.png").unlink()
+    (root / "b" / "q.png").rename(root / "table.csv")
+    assert "is not a regular file" in str(in_time(lambda: list_images(root / "table.csv")))
+    (root / "table.csv").unlink()
     record = named.resolve(str(in_time(lambda: collect(str(root), (1, 8, 8)))))
     assert record.collection.unreadable == [f"{root}/a/p.png is not a regular file"]
 
@@ -217,6 +220,17 @@ def test_a_mat_file_may_not_take_too_much(tmp_path):
         svhn.read(tmp_path / "x.mat")
     assert tracemalloc.get_traced_memory()[1] < 10 << 20
     tracemalloc.stop()
+
+
+def test_a_mat_file_may_not_become_more_than_it_says(tmp_path):
+    header = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
+    packed = zlib.compress(struct.pack("<II", 14, 8) + bytes(4 << 20))
+    (tmp_path / "x.mat").write_bytes(header + struct.pack("<II", 15, len(packed)) + packed)
+    with pytest.raises(UserError, match="longer than it says"):
+        matlab.read(tmp_path / "x.mat")
+    (tmp_path / "y.mat").write_bytes(gzip.compress(header + bytes(4 << 20)))
+    with pytest.raises(UserError, match="would take more than 1 MB"):
+        matlab.read(tmp_path / "y.mat", 1 << 20)
 
 
 # verified before they are opened

@@ -110,6 +110,30 @@ def test_library_or_folder_of_another_user_is_never_loaded(quick: Path, caplog: 
 
 
 @needs_compiler
+def test_what_belongs_to_somebody_else_is_not_loaded(
+    quick: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same for those who are not root: first the file is another's, then everything."""
+    again()
+    mine = cache._is_mine
+    monkeypatch.setattr(cache, "_is_mine", lambda found: not stat.S_ISREG(found.st_mode) and mine(found))
+    assert again().origin != "cache"
+    monkeypatch.setattr(cache, "_is_mine", mine)
+    monkeypatch.setattr(cache.os, "geteuid", lambda: os.getuid() + 1)
+    assert again().functions is None
+    assert "another user" in caplog.text
+
+
+@needs_compiler
+def test_nothing_is_loaded_by_way_of_a_link(quick: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    quick.parent.mkdir()
+    quick.symlink_to(tmp_path / "elsewhere")
+    assert again().functions is None
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@needs_compiler
 def test_nothing_is_loaded_from_below_a_folder_that_everybody_may_write_to(
     quick: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,11 +207,22 @@ def test_packaged_library_comes_first_and_an_edited_source_is_noticed(
     assert (found.origin, found.level) == ("package", native._usable_levels()[0])
     assert not quick.exists()
     Path(found.path).unlink()
-    assert again().level in native._usable_levels()[1:]
+    assert again().level in (native._usable_levels()[1:] or ["base"])
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "columns.c").write_text((compiler.FOLDER / "columns.c").read_text() + "/* edited */\n")
     monkeypatch.setattr(compiler, "FOLDER", sources)
+    assert again().origin == "compiled"
+
+
+@needs_compiler
+def test_packaged_library_that_is_damaged_is_passed_over(
+    quick: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compiler, "PACKAGED", tmp_path)
+    for level in native._usable_levels():
+        for openmp in (True, False):
+            (tmp_path / f"{compiler.stem('columns', level, openmp)}.so").touch()
     assert again().origin == "compiled"
 
 

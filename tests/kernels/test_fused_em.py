@@ -184,6 +184,18 @@ def test_operands_of_other_shapes_are_refused(index: int, wrong: object) -> None
         em_forward(*given)
 
 
+@pytest.mark.parametrize("index", range(5))
+def test_gradients_of_other_shapes_are_refused(index: int) -> None:
+    """Those of the parents, what was kept of the forward pass, and the poses."""
+    given = [value.detach() if isinstance(value, Tensor) else value for value in arguments()]
+    mean, activation, *kept = em_forward(*given)
+    backward = [mean, activation, *kept, *given[:-1]]
+    em_operators.em_backward(*backward)
+    backward[index] = backward[index][:1]
+    with pytest.raises(ValueError, match="must"):
+        em_operators.em_backward(*backward)
+
+
 def test_an_empty_batch_has_empty_answers() -> None:
     given = arguments(batch=0)
     mean, activation, *_ = em_forward(*given)

@@ -1,5 +1,6 @@
 """A forecast is near what then happens, and a refusal names something that works."""
 
+import gc
 import re
 
 import pytest
@@ -14,7 +15,8 @@ from torchcaps.training.forecast import peak_bytes, random_batch
 MODEL = "capsnet-mnist-small"
 
 
-def test_memory_is_near_what_a_step_takes() -> None:
+def test_memory_is_near_what_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchcaps.training.forecast.AT_ONCE", 1e9)  # also where a step takes long
     model, batch = create_model(MODEL).to(memory_format=torch.channels_last), random_batch(find(MODEL).config, 96)
 
     def step() -> None:
@@ -24,6 +26,13 @@ def test_memory_is_near_what_a_step_takes() -> None:
     model.zero_grad()
     constant = 3 * sum(parameter.nbytes for parameter in model.parameters())
     assert forecast(MODEL, 96, 960).bytes == pytest.approx(peak_bytes(step) + constant, rel=0.2)
+
+
+def test_memory_that_earlier_work_left_behind_is_not_taken_off() -> None:
+    collecting: list[bool] = []
+    peak_bytes(lambda: collecting.append(gc.isenabled()))
+    assert collecting == [False]
+    assert gc.isenabled(), "afterwards it goes on"
 
 
 def test_time_of_an_epoch_is_its_steps() -> None:

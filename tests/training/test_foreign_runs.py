@@ -1,6 +1,7 @@
 """A run folder from somebody else does not choose which folder of this machine is opened."""
 
 import json
+import os
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -110,6 +111,14 @@ def test_a_record_of_something_else_is_one_line(run):
     (run / folder.RECORD).write_text("[" * 100_000)
     with pytest.raises(UserError, match="is not a record of images"):
         run_data(run, config(run))
+
+
+def test_a_record_that_changes_within_a_tick_of_the_clock_is_read_again(run):
+    path, times = run / folder.RECORD, (run / folder.RECORD).stat()
+    before = folder.load(str(path))
+    path.write_text(json.dumps({**asdict(before), "seal": ""}))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert folder.load(str(path)).seal == ""
 
 
 def test_records_of_earlier_versions_are_known_by_the_cache(run, home):

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torchcaps.app.cli import main
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import read_json, written_whole
 from torchcaps.training.runs import Checkpoint, alone
+from torchcaps.training.stopping import Stop
 from torchcaps.training.train import go_on
 
 OPTIONS = ["--data", "mnist-mini", "--batch", "32", "--validation", "0", "--checkpoint-seconds", "0.2", "--quiet"]
@@ -32,6 +34,8 @@ def test_a_second_training_in_the_folder_is_refused(tmp_path: Path) -> None:
     torchcaps.fit(tiny(), TENSORS, out=tmp_path / "run", steps=2, quiet=True)
     with alone(tmp_path / "run"), pytest.raises(UserError, match="another training is at work in"):
         go_on(tmp_path / "run", steps=4)
+    with alone(tmp_path / "run"), pytest.raises(UserError, match="another training is at work in"):
+        torchcaps.fit(tiny(), TENSORS, out=tmp_path / "run", steps=2, quiet=True)
     assert (tmp_path / "run" / "result.json").exists(), "nothing was touched"
 
 
@@ -70,16 +74,16 @@ class Diverging(nn.Module):
         return scores
 
 
-@pytest.mark.parametrize("at", [3, 6])
-def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, at: int) -> None:
-    """Also those of the last step."""
+@pytest.mark.parametrize(("at", "seconds", "kept"), [(3, 1e-9, 2), (6, 1e-9, 5), (6, 900.0, 0)])
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, at: int, seconds: float, kept: int) -> None:
+    """Also those of the last step, whether or not it was time for a checkpoint."""
     with pytest.raises(UserError, match=r"at step \d+; the checkpoint of step \d+ is kept: .* lr=") as raised:
-        torchcaps.fit(Diverging(at), TENSORS, out=tmp_path, steps=6, checkpoint_seconds=1e-9, quiet=True)
+        torchcaps.fit(Diverging(at), TENSORS, out=tmp_path, steps=6, checkpoint_seconds=seconds, quiet=True)
     assert len(str(raised.value).splitlines()) == 1
     loaded = Checkpoint(tmp_path).load()
     assert loaded is not None
     tensors, state = loaded
-    assert state["step"] == at - 1
+    assert state["step"] == kept
     assert all(tensor.isfinite().all() for tensor in tensors.values())
     assert not (tmp_path / "result.json").exists()
 
@@ -149,6 +153,15 @@ def test_two_writers_in_one_thread_have_temporary_files_of_their_own(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
+@pytest.fixture
+def attentive() -> Iterator[None]:
+    """What a shell starts in the background ignores Ctrl-C, and so would the programs that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("attentive")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_asked_to_stop_it_saves_first(tmp_path: Path, number: signal.Signals) -> None:
     arguments = [option for option in OPTIONS if option not in ("0.2", "--checkpoint-seconds", "--quiet")]
@@ -167,6 +180,14 @@ def test_asked_to_stop_it_saves_first(tmp_path: Path, number: signal.Signals) ->
     assert "which is saved: go on with --resume" in said
     state = read_json(tmp_path / "checkpoint" / "latest.json")
     assert state["step"] >= 50
+
+
+@pytest.mark.usefixtures("attentive")
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Stop() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.asked is None
 
 
 def test_flags_with_resume_are_honoured_or_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,5 +210,7 @@ def test_started_again_by_torchrun_it_goes_on(tmp_path: Path, monkeypatch: pytes
     first = torchcaps.fit(tiny(), TENSORS, out=tmp_path, steps=3, quiet=True)
     with pytest.raises(UserError, match="already holds a run"):
         torchcaps.fit(tiny(), TENSORS, out=tmp_path, steps=3, quiet=True, resume=False)
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert torchcaps.fit(tiny(), TENSORS, out=tmp_path, steps=3, quiet=True, resume=False) == first
+    for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
+        with monkeypatch.context() as restarted:
+            restarted.setenv(name, "1")
+            assert torchcaps.fit(tiny(), TENSORS, out=tmp_path, steps=3, quiet=True, resume=False) == first

@@ -4,6 +4,7 @@ A few small steps are run for real and extrapolated. Every part of a step grows 
 that weights, gradients, optimiser and the transformed weights take; so two batches are enough to know the line.
 """
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,9 +96,18 @@ def measure(
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """The most memory that torch's CPU allocator had handed out at once during `work`, beyond what was out before."""
-    with torch.profiler.profile(profile_memory=True) as profile:
-        work()
+    """The most memory that torch's CPU allocator had handed out at once during `work`, beyond what was out before.
+
+    What earlier work left to the garbage collector is not collected meanwhile: it would be taken off.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.profiler.profile(profile_memory=True) as profile:
+            work()
+    finally:
+        if collecting:
+            gc.enable()
     assert profile.profiler is not None
     changes = [event.nbytes() for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]  # pyright: ignore
     return max(accumulate(changes), default=0)

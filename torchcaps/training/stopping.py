@@ -9,7 +9,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop:
-    """While it lasts, the first signal is only noted; a second one acts at once, as it would have."""
+    """While it lasts, the first signal is only noted; a second one acts at once, as it would have.
+
+    What is ignored stays so, such as Ctrl-C by what a shell started in the background.
+    """
 
     def __init__(self) -> None:
         self.asked: int | None = None
@@ -17,7 +20,8 @@ class Stop:
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._note) for number in heard}
         return self
 
     def __exit__(self, *_: object) -> None:

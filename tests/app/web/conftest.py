@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -184,9 +185,12 @@ def axe_source() -> str:
         if npm is None:
             skip_or_fail("there is no npm on this machine to fetch axe-core with")
         folder.mkdir(parents=True, exist_ok=True)
-        fetched = subprocess.run([str(npm), "pack", AXE], cwd=folder, capture_output=True, timeout=120)
-        if fetched.returncode:
-            skip_or_fail("npm could not fetch axe-core")
+        # Several workers may want it at the same time: it appears whole.
+        with tempfile.TemporaryDirectory(dir=folder) as room:
+            fetched = subprocess.run([str(npm), "pack", AXE], cwd=room, capture_output=True, timeout=120)
+            if fetched.returncode:
+                skip_or_fail("npm could not fetch axe-core")
+            (Path(room) / packed.name).replace(packed)
     with tarfile.open(packed) as archive:
         file = archive.extractfile("package/axe.min.js")
         assert file is not None

@@ -190,7 +190,7 @@ def test_fuzzed_requests(address):
         answer = serve_fuzz.send(port, attempt.raw, hang_up=not attempt.whole)
         assert serve_fuzz.problem(attempt, answer) is None, (attempt.kind, attempt.raw[:300], answer[:300])
     assert httpx.get(f"{address}/api/model").status_code == 200
-    assert threading.active_count() <= threads + 2
+    assert threading.active_count() <= threads + 10, "those that compute, decode and read files start when first needed"
 
 
 def test_answers_survive_clients_that_leave(address):

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from conftest import running
 
+from torchcaps.app.cli import main
 from torchcaps.app.web import server
 from torchcaps.app.web.token import new_token
 
@@ -89,6 +90,7 @@ def test_tokens_differ():
 @pytest.mark.parametrize("with_token", [True, False])
 def test_what_serve_prints_and_opens(model, monkeypatch, capsys, with_token):
     opened: list[tuple[str, int, str]] = []
+    shared: list[bool] = []
 
     def look(address: str) -> None:
         page = Path(unquote(urlsplit(address).path))
@@ -99,13 +101,14 @@ def test_what_serve_prints_and_opens(model, monkeypatch, capsys, with_token):
             self.app = app
 
         def run(self, sockets: list) -> None:
-            for _ in range(200):
+            for _ in range(3000):
                 if opened:
                     return
                 time.sleep(0.01)
 
     monkeypatch.setattr(webbrowser, "open", look)
     monkeypatch.setattr(server, "make_server", Ended)
+    monkeypatch.setattr(server, "share_freed_memory", lambda: shared.append(True))
     how = {"port": 0, "with_token": with_token, "as_json": True}
     server.serve(model, "capsnet-multimnist-small", "multimnist", **how)
     said = json.loads(capsys.readouterr().out)
@@ -117,6 +120,15 @@ def test_what_serve_prints_and_opens(model, monkeypatch, capsys, with_token):
     assert mode == 0o700
     assert said["address"] in page
     assert not token or token not in address, "every user can see how a browser was called"
+    assert shared, "else what a thread has freed could not be returned"
+
+
+def test_the_command_has_a_token_unless_told_otherwise(monkeypatch):
+    given: list[dict] = []
+    monkeypatch.setattr(server, "serve", lambda *_, **how: given.append(how))
+    for flags in ([], ["--no-token"]):
+        main(["serve", "capsnet-mnist-small", "--no-open", *flags])
+    assert [how["with_token"] for how in given] == [True, False]
 
 
 def test_the_page_in_the_browser(guarded, browser):

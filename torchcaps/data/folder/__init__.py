@@ -164,7 +164,9 @@ def is_record(name: str) -> bool:
 
 def load(path: str) -> Collection:
     try:
-        return _load(path, os.stat(path).st_mtime_ns)
+        status = os.stat(path)
+        # The time alone does not tell: on many systems it stands still for some milliseconds.
+        return _load(path, (status.st_mtime_ns, status.st_size, status.st_ino))
     except UserError:
         raise
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -172,7 +174,7 @@ def load(path: str) -> Collection:
 
 
 @lru_cache(maxsize=8)
-def _load(path: str, changed: int) -> Collection:
+def _load(path: str, changed: tuple[int, ...]) -> Collection:
     content: dict[str, Any] = json.loads(read_regular(path))
     check_record(content)
     return Collection(**{**content, "classes": tuple(content["classes"]), "image": tuple(content["image"])})
