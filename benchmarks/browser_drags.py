@@ -1,6 +1,6 @@
 """How fast the published page answers: 200 steps of a drag in Chromium, and what a first and a second visit cost.
 
-    python benchmarks/browser_drags.py [--model capsnet-multimnist-small] [--drags 200] [--site DIR]
+    python benchmarks/browser_drags.py [--model capsnet-multimnist-fine] [--drags 200] [--site DIR]
 
 Publishes the model (or takes a site that is there already), opens it from `python -m http.server` in Chromium and drags
 a digit over the other, a step at a time. A step takes from the browser's own time of the pointer event until the answer
@@ -115,7 +115,7 @@ def summary(milliseconds: tuple[float, ...]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="capsnet-multimnist-small")
+    parser.add_argument("--model", default="capsnet-multimnist-fine")
     parser.add_argument("--drags", type=int, default=200)
     parser.add_argument("--site", type=Path, help="a published site whose first model is measured")
     args = parser.parse_args()

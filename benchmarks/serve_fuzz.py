@@ -237,7 +237,7 @@ def problem(attempt: Attempt, answer: bytes) -> str | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="?", default="capsnet-multimnist-small")
+    parser.add_argument("run", nargs="?", default="capsnet-multimnist-fine")
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

@@ -147,7 +147,7 @@ def describe(place: Process) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="?", default="capsnet-multimnist-small")
+    parser.add_argument("run", nargs="?", default="capsnet-multimnist-fine")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--idle", type=int, default=200)
     parser.add_argument("--deaf", type=int, default=64)

@@ -90,7 +90,7 @@ def animation(page: Page, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="?", default="capsnet-multimnist-small")
+    parser.add_argument("run", nargs="?", default="capsnet-multimnist-fine")
     args = parser.parse_args()
     DOCS.mkdir(exist_ok=True)
     with serving(args.run) as process, sync_playwright() as playwright:

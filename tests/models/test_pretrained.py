@@ -16,8 +16,8 @@ from torchcaps.training.fit import fit
 from torchcaps.training.runs import load_run
 
 
-def test_both_small_networks_are_there() -> None:
-    assert {"capsnet-mnist-small", "capsnet-multimnist-small"} <= set(PRETRAINED)
+def test_the_networks_of_the_documentation_are_there() -> None:
+    assert {"capsnet-mnist-small", "capsnet-multimnist-small", "capsnet-multimnist-fine"} <= set(PRETRAINED)
 
 
 @pytest.mark.parametrize("name", PRETRAINED)

@@ -30,7 +30,7 @@ from torchcaps.training.train import resolve_device
 if TYPE_CHECKING:
     from torchcaps.analysis.neighbours import PoseIndex
 
-FLAGSHIP = "capsnet-multimnist-small"
+FLAGSHIP = "capsnet-multimnist-fine"
 SCORES = (
     "accuracy", "at_least_one", "per_digit", "reconstruction_mse", "segmentation_iou", "metric", "images", "data",
 )  # fmt: skip

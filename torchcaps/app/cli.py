@@ -150,7 +150,7 @@ def _figures(parser: Parser) -> None:
 
 
 def _serve(parser: Parser) -> None:
-    add = _trained(parser, nargs="?", default="capsnet-multimnist-small")
+    add = _trained(parser, nargs="?", default="capsnet-multimnist-fine")
     add("--port", "0 takes any free one (default: 8642)", type=flags.PORT, default=8642)
     _images_flag(add)
     add("--no-open", "do not open a browser", action="store_true")

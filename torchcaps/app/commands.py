@@ -145,7 +145,7 @@ def demo(args: Namespace) -> None:
 
     out = Path(args.out)
     print("Learning to take two overlapping handwritten digits apart.", file=sys.stderr)
-    result = fit("capsnet-multimnist-small", "multimnist-iou80", out=out, max_seconds=args.max_seconds)
+    result = fit("capsnet-multimnist-fine", "multimnist-iou80", out=out, max_seconds=args.max_seconds)
     report = write_report(out)
     if args.json:
         return print_json({**result, "run": str(out), "report": str(report)})

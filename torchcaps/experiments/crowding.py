@@ -82,7 +82,7 @@ def _iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def run(study: Study) -> list[Verdict]:
-    model, weights = study.network(fig5.trial(), "capsnet-multimnist-small")
+    model, weights = study.network(fig5.trial(), "capsnet-multimnist-fine")
     name, count = ("mnist-mini", 200) if study.preset == "smoke" else ("mnist", 5000)
     digits = data.images(name, "test")
     crowds = {title: Crowd(digits, objects, same, count) for title, (objects, same) in CROWDS.items()}

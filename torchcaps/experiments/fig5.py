@@ -33,7 +33,7 @@ def plan(study: Study) -> list[Trial]:
 
 
 def run(study: Study) -> list[Verdict]:
-    model, weights = study.network(trial(), "capsnet-multimnist-small")
+    model, weights = study.network(trial(), "capsnet-multimnist-fine")
     name, pairs = ("multimnist-mini", 200) if study.preset == "smoke" else ("multimnist", 10_000)
     test = data.load_test_set(name, pairs)
     answers = probes.answer(model, test)

@@ -82,7 +82,7 @@ MODELS: dict[str, Entry] = {
             **_OVERLAPPING,
         ),
         "multimnist",
-        "the same with layers that see every pixel, and couplings that decide",
+        "the same, more accurate: layers that see every pixel, couplings that decide",
         {**_FAST, "batch": 64},
     ),
     "capsnet-mnist-conv": Entry(
