@@ -2,7 +2,9 @@
 
     python benchmarks/evened.py capsnet-multimnist-fine multimnist
 
-With one iteration all couplings are equal. Entropy is the share of the largest possible. Writes `results/evened-MODEL.json`.
+With one iteration all couplings are equal. Entropy is the share of the largest possible.
+
+Writes `results/evened-MODEL.json`.
 """
 
 import math
