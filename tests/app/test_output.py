@@ -122,7 +122,7 @@ def test_reproduce_all_succeeds_when_all_do(
         ("torchcaps train matrix-", {"matrix-mnist", "matrix-smallnorb", "matrix-smallnorb-small"}),
         ("torchcaps train capsnet --routing inv", {"inverted-dot-product"}),
         ("torchcaps reproduce smallnorb-", {"smallnorb-em"}),
-        ("torchcaps predict capsnet-mu", {"capsnet-multimnist-small"}),
+        ("torchcaps predict capsnet-mu", {"capsnet-multimnist-small", "capsnet-multimnist-fine"}),
     ],
 )
 def test_the_shell_completes_names(line: str, expected: set[str], tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from torchcaps.routing import Dynamic, Routing
 GROUP_BYTES = 16 << 20
 """Votes that a thread keeps at a time, small enough for the last-level cache."""
 GROUP_IMAGES = 8
-SPAN_BYTES = 32 << 20
+SPAN_BYTES = 8 << 20
 """Couplings and gradients of logits that wait for the gradient of W, which is read and written once for all of them."""
 SMALL = 1 << 20
 """Products of u and W below which a second thread costs more than it brings."""
