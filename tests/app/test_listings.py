@@ -46,22 +46,25 @@ def test_the_help_of_train_names_every_default() -> None:
 
 def test_the_trainings_in_the_help_are_those_of_the_models() -> None:
     """Every model is named with its own training, or has the one of most models."""
+    muon = r"(?: \(muon's (\d+) times that\))?"
     sentences = re.findall(
-        r"([\w, -]+): (\w+), learning rate ([\d.]+), schedule (\w+), warm-up ([\d.]+), batches of (\d+)\.",
+        rf"([\w, -]+): (\w+), learning rate ([\d.]+){muon}, schedule (\w+), warm-up ([\d.]+), batches of (\d+)\.",
         own_trainings(),
     )
     said = {name.strip(): values for names, *values in sentences for name in names.split(",")}
     for name in MODELS:
         config = defaults_for(name)
-        optimiser, lr, schedule, warmup, batch = said.get(name, said["Most models"])
+        optimiser, lr, factor, schedule, warmup, batch = said.get(name, said["Most models"])
         assert (config.optimiser, config.schedule, config.batch) == (optimiser, schedule, int(batch))
         assert (config.lr, config.warmup) == (float(lr), float(warmup))
+        assert config.muon_factor == float(factor or 3)
 
 
 def test_what_the_help_says_about_models_that_size_themselves() -> None:
     small = defaults_for("capsnet-mnist-small")
     assert suited_training(1280) == {**MODELS["capsnet-mnist-small"].training, "batch": small.batch}
     assert suited_training(1279)["batch"] < small.batch
+    assert suited_training(1280, "photo") == {**suited_training(1280), "muon_factor": 8}
     assert [name for name, entry in MODELS.items() if entry.fits_any] == ["capsnet", "cnn"]
     assert {MODELS[name].data for name in ("capsnet", "cnn")} == {"mnist"}
 

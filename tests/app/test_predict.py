@@ -194,4 +194,4 @@ def test_models_that_size_themselves_fit_any_image() -> None:
             assert model(torch.rand(2, *image)).lengths.shape == (2, 3)
     small = create_model("capsnet", image=(1, 20, 28), classes=3)
     large = create_model("capsnet", image=(3, 64, 64), classes=3)
-    assert (small.config.backbone, large.config.backbone) == ("compact", "natural")
+    assert (small.config.backbone, large.config.backbone) == ("compact", "photo")

@@ -247,9 +247,9 @@ def test_many_unreadable_files_are_refused(tmp_path: Path) -> None:
         ((28, 28), "L", (1, 28, 28)),
         ((28, 28), "RGB", (3, 28, 28)),
         ((60, 20), "RGB", (3, 20, 60)),
-        ((400, 300), "RGB", (3, 48, 64)),
-        ((300, 301), "L", (1, 64, 64)),
-        ((900, 100), "RGB", (3, 32, 64)),
+        ((400, 300), "RGB", (3, 96, 128)),
+        ((300, 301), "L", (1, 128, 128)),
+        ((900, 100), "RGB", (3, 64, 128)),
     ],
 )
 def test_size_and_colour_are_chosen_from_the_images(
@@ -338,7 +338,7 @@ def test_mixed_files_train_evaluate_and_resume(tmp_path: Path, capsys: pytest.Ca
     assert result["data"] == "mixed"
     assert "Traceback" not in said
     assert "0.png cannot be read" in said
-    assert "sized to 3 classes of 24x24 images in colour; natural backbone" in said
+    assert "sized to 3 classes of 24x24 images in colour; photo backbone" in said
     model, config = load_run(out)
     assert (model.config.image, model.config.classes) == ((3, 24, 24), 3)
     assert config["train"]["data"] == str(out / folder.RECORD)
@@ -388,7 +388,7 @@ def test_a_cnn_trains_with_the_same_flags_and_another_model_keeps_its_size(
     main(["train", "cnn", "--data", root, "--out", str(tmp_path / "cnn"), "--size", "16x20", *flags])
     config = read_json(tmp_path / "cnn" / "config.json")
     assert config["model"]["image"] == [3, 16, 20]
-    assert config["model"]["design"] == "natural"
+    assert config["model"]["design"] == "photo"
     assert config["train"]["augment"]["rotation"] == 10
     assert not config["train"]["augment"]["flip"]
     again = tmp_path / "again"

@@ -28,7 +28,17 @@ from torchcaps.data.transforms import (
 from torchcaps.testing import check_augmentation
 
 EVERYTHING = Augmentation(
-    shift=3, rotation=30, scale=0.3, shear=0.2, flip=True, crop=0.2, colour=0.5, cutout=0.3, strokes=0.5, bend=2
+    shift=3,
+    rotation=30,
+    scale=0.3,
+    shear=0.2,
+    flip=True,
+    crop=0.2,
+    colour=0.5,
+    cutout=0.3,
+    strokes=0.5,
+    bend=2,
+    noise=0.1,
 )
 
 

@@ -84,6 +84,6 @@ def test_bad_requests_are_user_errors() -> None:
     with pytest.raises(UserError, match="no option colour"):
         create_model("capsnet-mnist", colour=True)
     with pytest.raises(UserError, match="too small"):
-        create_model("capsnet", image=(1, 6, 6))
+        create_model("capsnet-mnist", image=(1, 6, 6))
     with pytest.raises(UserError, match="no weights"):
         create_model("capsnet-mnist", pretrained=True)

@@ -131,7 +131,7 @@ def test_several_labels_in_an_image(tmp_path: Path) -> None:
     result = torchcaps.fit(Net(), mixed, out=tmp_path / "scores", **OPTIONS)
     assert result["metric"] == "all labels right"
     assert result["at_least_one"] >= result["accuracy"] > 0.5
-    small = {"channels": 16, "design": "natural"}
+    small = {"channels": 16, "design": "photo"}
     named = torchcaps.fit("cnn", mixed, out=tmp_path / "cnn", overrides=small, steps=2, quiet=True)
     assert read_json(tmp_path / "cnn" / "config.json")["model"]["objects"] == 2
     assert named["images"] == 36

@@ -22,8 +22,8 @@ from torchcaps.training.runs import run_data
 from torchcaps.training.train import go_on
 
 TRAINING = (
-    "epochs", "steps", "max_seconds", "seed", "batch", "lr", "optimiser", "schedule", "warmup", "average", "clip",
-    "validation", "pairs", "balance", "device", "checkpoint_seconds",
+    "epochs", "steps", "max_seconds", "seed", "batch", "lr", "muon_factor", "optimiser", "schedule", "warmup",
+    "average", "clip", "validation", "pairs", "balance", "device", "checkpoint_seconds",
 )  # fmt: skip
 """Flags of `train` that are keywords of `fit`."""
 CHANGEABLE = ("epochs", "steps", "max_seconds", "lr", "checkpoint_seconds", "device")

@@ -74,10 +74,11 @@ def own_trainings() -> str:
         groups.setdefault(values, []).append(row["name"])
     most = max(groups.values(), key=len)
     lines = []
-    for (optimiser, lr, schedule, warmup, batch), names in groups.items():
+    for (optimiser, lr, factor, schedule, warmup, batch), names in groups.items():
         who = "Most models" if names is most else ", ".join(names)
+        inner = f" (muon's {_number(factor)} times that)" if factor != usual["muon_factor"] else ""
         lines.append(
-            f"{who}: {optimiser}, learning rate {_number(lr)}, schedule {schedule}, warm-up {_number(warmup)}, "
+            f"{who}: {optimiser}, learning rate {_number(lr)}{inner}, schedule {schedule}, warm-up {_number(warmup)}, "
             f"batches of {batch}."
         )
     return " ".join(sorted(lines, key=lambda line: not line.startswith("Most")))
@@ -119,11 +120,14 @@ def train_flags(train: argparse.ArgumentParser) -> None:
     add = group(
         "optimisation",
         f"What is not given is the model's own. {own_trainings()} capsnet and cnn on other data than mnist train as "
-        "capsnet-mnist-small does, with smaller batches where there are fewer than 1,280 images to train on.",
+        "capsnet-mnist-small does (photographs with a muon factor of 8), with smaller batches where there are fewer "
+        "than 1,280 images to train on.",
     )
     add("--batch", f"images in a step, over all processes {own_default('batch')}", **COUNT)
     add("--lr", f"learning rate {own_default('lr')}", **AMOUNT, metavar="RATE")
     add("--optimiser", own_default("optimiser"), choices=["adam", "muon"])
+    muon = f"muon's learning rate, for the inner convolutions, as a multiple of the other {own_default('muon_factor')}"
+    add("--muon-factor", muon, **AMOUNT)
     schedules = ["decay", "cosine", "linear", "exponential", "constant"]
     add("--schedule", f"how the learning rate falls {own_default('schedule')}", choices=schedules)
     rises = f"share of the budget in which the learning rate rises from 0 {own_default('warmup')}"
@@ -150,7 +154,7 @@ def train_flags(train: argparse.ArgumentParser) -> None:
     add = group(
         "your own images", "All but --size also work with data sets by name, but --balance not with pairs of digits."
     )
-    add("--size", "scale to so many pixels (default: what suits the images, up to 64)", metavar="N|HxW")
+    add("--size", "scale to so many pixels (default: what suits the images, up to 128)", metavar="N|HxW")
     rare = "show rare classes more often (default: auto, if one has over ten times the images of another)"
     add("--balance", rare, choices=["auto", "none", "classes"])
     presets = "none, shift, digits or natural (default: what the data is meant for); single amounts change a preset:"
@@ -164,6 +168,7 @@ def train_flags(train: argparse.ArgumentParser) -> None:
         ("colour", "vary brightness, contrast and saturation by up to this share"),
         ("cutout", "hide a square with sides of this share"),
         ("strokes", "make bright strokes wider or narrower in this share of the images"),
+        ("noise", "add normal noise of up to this deviation, 1 being from black to white"),
         ("part", "change this share of the images, and leave the others as they are"),
     ):
         add(f"--{name}", about, type=float, metavar="SHARE")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("listings.json")
-TRAINING = ("optimiser", "lr", "schedule", "warmup", "batch")
+TRAINING = ("optimiser", "lr", "muon_factor", "schedule", "warmup", "batch")
 """What a model's own training may set."""
 
 Row = dict[str, Any]

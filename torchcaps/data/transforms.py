@@ -206,6 +206,15 @@ def random_width(
     return torch.where(drawn > 1 - share / 2, narrower(images), images)
 
 
+def noisy(images: Shaped[Tensor, "b c h w"], deviation: float, generator: Generator) -> Shaped[Tensor, "b c h w"]:
+    """Normal noise of a deviation from 0 to `deviation`, drawn for each image, added to every value."""
+    amount = deviation * torch.rand(len(images), 1, 1, 1, generator=generator)
+    added = amount * torch.randn(images.shape, generator=generator)
+    if images.dtype == torch.uint8:
+        return (images + 255 * added).round_().clamp_(0, 255).to(torch.uint8)
+    return (images + added).clamp_(0, 1)
+
+
 def _within(generator: Generator, limit: float, *shape: int) -> Tensor:
     """Uniform from -limit to limit."""
     return (2 * torch.rand(*shape, generator=generator) - 1) * limit
@@ -217,8 +226,8 @@ class Augmentation:
 
     `shift` and `bend` in pixels, `rotation` in degrees; `scale`, `shear`, `crop`, `colour` and `cutout` as shares. A
     shift alone copies whole pixels; together with a map that needs resampling it is one with it. `strokes` is the share
-    of images whose bright strokes become one pixel wider or narrower, `part` the share of images that are changed at
-    all.
+    of images whose bright strokes become one pixel wider or narrower, `noise` the largest deviation of normal noise,
+    `part` the share of images that are changed at all.
     """
 
     shift: int = 0
@@ -231,6 +240,7 @@ class Augmentation:
     cutout: float = 0.0
     strokes: float = 0.0
     bend: float = 0.0
+    noise: float = 0.0
     part: float = 1.0
 
     def __call__(self, images: Shaped[Tensor, "b c h w"], generator: Generator) -> Shaped[Tensor, "b c h w"]:
@@ -250,6 +260,8 @@ class Augmentation:
             images = colour_jitter(images, generator, self.colour, self.colour, self.colour)
         if self.cutout:
             images = cutout(images, self.cutout, generator)
+        if self.noise:
+            images = noisy(images, self.noise, generator)
         return images
 
 

@@ -1,8 +1,11 @@
 """Networks from pixels to the feature map that the primary capsules are made of."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import unfold
 
 from torchcaps.core.errors import UserError
 from torchcaps.kernels import convolution
@@ -32,18 +35,6 @@ class _Block(nn.Sequential):
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o yh yw"]:
         conv, norm, _ = self
         return norm.with_relu(convolution.convolve(conv, input), self.pool)  # pyright: ignore
-
-
-class _Pool(nn.MaxPool2d):
-    """2x2 max pooling that keeps the memory layout of its input."""
-
-    def __init__(self) -> None:
-        super().__init__(2)
-
-    def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
-        h, w = input.shape[2] // 2 * 2, input.shape[3] // 2 * 2
-        rows = torch.maximum(input[:, :, 0:h:2], input[:, :, 1:h:2])
-        return torch.maximum(rows[..., 0:w:2], rows[..., 1:w:2])
 
 
 class CompactBackbone(nn.Sequential):
@@ -86,48 +77,68 @@ class FineBackbone(nn.Sequential):
         self.out_channels = channels
 
 
-class _Residual(nn.Module):
-    """A 3x3 convolution whose output is added to its input."""
+class Whitening(nn.Conv2d):
+    """Patches whitened, each direction with both signs: filters from the training images that are not trained.
 
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.change = _Block(channels, channels, 3, 1, 1)
+    They are the leading eigenvectors of the patches' covariance, divided by their deviation. Until `fit_to` has seen
+    images they are random. Every gradient above them is then as if pixels were independent and of equal variance.
+    """
 
-    def forward(self, features: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        return features + self.change(features)
+    def __init__(self, inputs: int, kernel: int, stride: int, directions: int = 12) -> None:
+        super().__init__(inputs, 2 * min(directions, inputs * kernel * kernel), kernel, stride)
+        self.weight.requires_grad_(False)
+
+    @torch.no_grad()
+    def fit_to(self, images: Float[Tensor, "b c h w"]) -> None:
+        patches = unfold(images, self.kernel_size, stride=self.stride).permute(0, 2, 1).flatten(0, 1)
+        variances, directions = torch.linalg.eigh(patches.double().T.cov())
+        kept = self.out_channels // 2
+        scaled = (directions / (variances + 5e-4).sqrt()).flip(1)[:, :kept].T.view(kept, *self.weight.shape[1:])
+        self.weight.copy_(torch.cat([scaled, -scaled]))
+        nn.init.zeros_(self.bias)  # pyright: ignore
 
 
-class NaturalBackbone(nn.Sequential):
-    """A small residual network for photographs, which need more layers below the capsules than digits do.
+def whiten(network: nn.Module, images: Float[Tensor, "b c h w"]) -> None:
+    """Fit every `Whitening` inside a network to these images, as they reach it."""
+    def fit(part: Any, given: tuple[Tensor, ...]) -> None:
+        part.fit_to(*given)
 
-    Blocks of stride 2 bring an image of any size to at most 20 pixels a side, where most of the computation is done;
-    after two poolings the primary capsules are on a grid of about 4x4.
+    parts = [part for part in network.modules() if isinstance(part, Whitening)]
+    if hooks := [part.register_forward_pre_hook(fit) for part in parts]:
+        with torch.no_grad():
+            network.eval()(images)
+        network.train()
+    for hook in hooks:
+        hook.remove()
+
+
+class PhotoBackbone(nn.Sequential):
+    """For photographs: whitened patches, then three pairs of 3x3 convolutions, each pair with a pooling.
+
+    After Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", 2024. Larger images have larger patches, and more
+    convolutions of stride 2 below the pairs: these begin at 20 to 40 pixels a side, whatever the image has, and end on
+    a grid of about 3x3.
     """
 
     primary_kernel, primary_stride, primary_norm = 1, 1, True
 
     def __init__(self, image: tuple[int, int, int], channels: int) -> None:
         c, h, w = image
-        layers: list[nn.Module] = [nn.ZeroPad2d((0, w % 2, 0, h % 2)), nn.PixelUnshuffle(2)]
-        side, inputs = -(-max(h, w) // 2), 4 * c
-        while side > 20:
-            layers.append(_Block(inputs, channels // 8, 3, 2, 1))
-            side, inputs = -(-side // 2), channels // 8
-        super().__init__(
-            *layers,
-            _Block(inputs, channels // 4, 3, 1, 1),
-            _Block(channels // 4, channels // 2, 3, 1, 1),
-            _Pool(),
-            _Residual(channels // 2),
-            _Block(channels // 2, channels, 3, 1, 1),
-            _Residual(channels),
-            _Pool(),
-            _Residual(channels),
-        )
+        apart = 2 if max(h, w) > 40 else 1
+        first = Whitening(c, 2 * apart, apart, 12 * apart)
+        super().__init__(first, nn.ReLU())
+        inputs, (least, most) = first.out_channels, (side // apart - 1 for side in sorted((h, w)))
+        while most > 40:
+            self.append(_Block(inputs, channels // 4, 3, 2, 1))
+            inputs, least, most = channels // 4, -(-least // 2), -(-most // 2)
+        for outputs in (channels // 4, channels, channels):
+            self.append(_Block(inputs, outputs, 3, 1, 1, pool=least > 1))
+            self.append(_Block(outputs, outputs, 3, 1, 1))
+            inputs, least = outputs, least // 2
         self.out_channels = channels
 
 
-BACKBONES = {"paper": PaperBackbone, "compact": CompactBackbone, "fine": FineBackbone, "natural": NaturalBackbone}
+BACKBONES = {"paper": PaperBackbone, "compact": CompactBackbone, "fine": FineBackbone, "photo": PhotoBackbone}
 
 
 class ForeignBackbone(nn.Module):
@@ -170,7 +181,7 @@ class ForeignBackbone(nn.Module):
 
 def make_backbone(
     backbone: str | type[nn.Module] | nn.Module, image: tuple[int, int, int], channels: int
-) -> PaperBackbone | CompactBackbone | FineBackbone | NaturalBackbone | ForeignBackbone:
+) -> PaperBackbone | CompactBackbone | FineBackbone | PhotoBackbone | ForeignBackbone:
     """A backbone by name, as a module, or as a class of modules without arguments; `channels` is for the named ones."""
     if isinstance(backbone, type) and issubclass(backbone, nn.Module):
         try:

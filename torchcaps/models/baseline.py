@@ -12,7 +12,7 @@ from torchcaps.core.errors import UserError
 from torchcaps.core.functional import present, standardise
 from torchcaps.core.types import ModelOutput
 from torchcaps.data.sets import Batch
-from torchcaps.models.backbones import CompactBackbone, FineBackbone, NaturalBackbone
+from torchcaps.models.backbones import CompactBackbone, FineBackbone, PhotoBackbone
 from torchcaps.models.hub import Pretrained
 from torchcaps.models.window import Window
 from torchcaps.nn.norm import BatchNorm
@@ -30,7 +30,7 @@ class CNNConfig:
         "affnist-small",
         "compact",
         "fine",
-        "natural",
+        "photo",
         "smallnorb",
         "smallnorb-small",
         "smallnorb-norm",
@@ -39,6 +39,8 @@ class CNNConfig:
     standardise: bool = False
     channels: int | None = None
     """These three as in the capsule network whose backbone it shares."""
+    label_smoothing: float = 0.0
+    """The share of the target that is spread over all classes, for one object in an image."""
 
 
 def _mnist(image: tuple[int, int, int]) -> list[nn.Module]:
@@ -91,9 +93,9 @@ def _fine(image: tuple[int, int, int], channels: int = 160) -> list[nn.Module]:
     return _compact(image, channels, FineBackbone)
 
 
-def _natural(image: tuple[int, int, int], channels: int = 192) -> list[nn.Module]:
-    """The backbone of the capsule networks for photographs, averaged over all places."""
-    return [NaturalBackbone(image, channels), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+def _photo(image: tuple[int, int, int], channels: int = 128) -> list[nn.Module]:
+    """The backbone of the capsule networks for photographs, of each channel the largest value."""
+    return [PhotoBackbone(image, channels), nn.AdaptiveMaxPool2d(1), nn.Flatten()]
 
 
 class Standardise(nn.Module):
@@ -139,7 +141,7 @@ DESIGNS = {
     "affnist-small": _affnist_small,
     "compact": _compact,
     "fine": _fine,
-    "natural": _natural,
+    "photo": _photo,
     "smallnorb": _smallnorb,
     "smallnorb-small": _smallnorb_small,
     "smallnorb-norm": _smallnorb_norm,
@@ -174,6 +176,7 @@ class CNN(Pretrained, nn.Module):
     def loss(self, output: ModelOutput, batch: Batch) -> dict[str, Tensor]:
         assert output.logits is not None
         if self.config.objects == 1:
-            return {"total": cross_entropy(output.logits, batch.labels[:, 0])}
+            smoothing = self.config.label_smoothing
+            return {"total": cross_entropy(output.logits, batch.labels[:, 0], label_smoothing=smoothing)}
         targets = present(batch.labels, self.config.classes)
         return {"total": binary_cross_entropy_with_logits(output.logits, targets, reduction="none").sum(1).mean()}

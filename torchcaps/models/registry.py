@@ -1,6 +1,7 @@
 """Models by name: a table of configurations, which `register_model` adds to."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,8 +41,20 @@ def _compact(**fields: Any) -> CapsNetConfig:
     return CapsNetConfig(backbone="compact", decoder="conv", **small)
 
 
+def _photographs(channels: int, side: int) -> CapsNetConfig:
+    return CapsNetConfig(image=(channels, side, side), **_photo_design((channels, side, side)))
+
+
+def _photo_design(image: tuple[int, int, int]) -> dict[str, Any]:
+    """The reconstruction loss of a whole image has the same weight as in the paper, 0.0005 for each of 784 pixels."""
+    weight = 0.0005 * 784 / math.prod(image)
+    own = {"backbone": "photo", "channels": 128, "primary_types": 16}
+    return {**own, "decoder": "conv", "reconstruction_weight": weight}
+
+
 # Found by experiment on validation pairs; docs/log.md has what was tried.
 _FAST = {"optimiser": "muon", "lr": 1e-2, "schedule": "linear", "warmup": 0.05}
+_PHOTO = {**_FAST, "muon_factor": 8.0}
 _OVERLAPPING = {"image": (1, 36, 36), "objects": 2, "window": 28, "standardise": True, "channels": 160}
 
 MODELS: dict[str, Entry] = {
@@ -85,6 +98,9 @@ MODELS: dict[str, Entry] = {
         "the same, more accurate: layers that see every pixel, couplings that decide",
         {**_FAST, "batch": 64},
     ),
+    "capsnet-cifar10-small": Entry(_photographs(3, 32), "cifar10-32", "whole photographs, minutes on a laptop", _PHOTO),
+    "capsnet-svhn-small": Entry(_photographs(3, 32), "svhn", "the same for house numbers", _PHOTO),
+    "capsnet-fashion-small": Entry(_photographs(1, 28), "fashion-mnist", "the same for pieces of clothing", _PHOTO),
     "capsnet-mnist-conv": Entry(
         _compact(conv=((8, 8, 2, 1),), conv_init_std=0.8),
         "mnist",
@@ -107,6 +123,12 @@ MODELS: dict[str, Entry] = {
         "multimnist",
         "capsnet-multimnist-fine without the capsules",
         {**_FAST, "batch": 64},
+    ),
+    "cnn-cifar10-small": Entry(
+        CNNConfig((3, 32, 32), design="photo", label_smoothing=0.2),
+        "cifar10-32",
+        "capsnet-cifar10-small without the capsules",
+        _PHOTO,
     ),
     "cnn-affnist": Entry(
         CNNConfig(image=(1, 40, 40), design="affnist"), "translated-mnist", "a CNN as large as capsnet-affnist"
@@ -167,26 +189,23 @@ def suited(
     """The configuration of a model that adapts to its images, for images other than the paper's.
 
     Small grey images, of digits or letters, get the compact backbone, larger and coloured ones the backbone for
-    photographs. The reconstruction loss of a whole image has the same weight as in the paper, 0.0005 for each of 784
-    pixels.
+    photographs.
     """
     c, h, w = image
     small = c == 1 and min(h, w) >= 16 and (max(h, w) <= 28 or objects > 1) and not own_backbone
     shape = {"image": image, "classes": classes, "objects": objects}
     if isinstance(find(name).config, CNNConfig):
-        return {**shape, "design": "compact" if small else "natural"}
-    if small:
-        own = {"backbone": "compact", "channels": 128, "primary_types": 4, "reconstruction_weight": 0.007}
-    else:
-        weight = 0.0005 * 784 / (c * h * w)
-        own = {"backbone": "natural", "channels": 192, "primary_types": 16, "reconstruction_weight": weight}
+        return {**shape, **({"design": "compact"} if small else {"design": "photo", "label_smoothing": 0.2})}
+    if not small:
+        return {**shape, **_photo_design(image)}
+    own = {"backbone": "compact", "channels": 128, "primary_types": 4, "reconstruction_weight": 0.007}
     return {**shape, **own, "decoder": "conv"}
 
 
-def suited_training(images: int) -> dict[str, Any]:
+def suited_training(images: int, design: Any = None) -> dict[str, Any]:
     """The training of a network that adapts to its images: ten steps or more an epoch, if there are enough images."""
     batch = next((size for size in (128, 64, 32, 16) if 10 * size <= images), min(8, images))
-    return {**_FAST, "batch": batch}
+    return {**(_PHOTO if design == "photo" else _FAST), "batch": batch}
 
 
 def register_model(

@@ -12,7 +12,19 @@ from torchcaps.data import TEST_PAIRS
 from torchcaps.models.registry import find
 from torchcaps.training.optim import OptimiserName, Schedule
 
-POSITIVE = ("epochs", "steps", "max_seconds", "batch", "lr", "clip", "pairs", "decay_steps", "per_class", "test_pairs")
+POSITIVE = (
+    "epochs",
+    "steps",
+    "max_seconds",
+    "batch",
+    "lr",
+    "muon_factor",
+    "clip",
+    "pairs",
+    "decay_steps",
+    "per_class",
+    "test_pairs",
+)
 NOT_NEGATIVE = ("seed", "validation", "checkpoint_seconds", "warmup", "average")
 
 
@@ -29,6 +41,8 @@ class TrainConfig:
     batch: int = 128
     optimiser: OptimiserName = "adam"
     lr: float = 1e-3
+    muon_factor: float = 3.0
+    """With the optimiser `muon`, how many times `lr` is the learning rate of the inner convolutions."""
     schedule: Schedule = "decay"
     warmup: float = 0.0
     average: float = 0.0

@@ -81,18 +81,24 @@ def orthogonalise(matrix: Float[Tensor, "m n"], steps: int = 3) -> Float[Tensor,
     return x.T if matrix.shape[0] > matrix.shape[1] else x
 
 
-def make_optimisers(model: nn.Module, name: OptimiserName, lr: float) -> list[Optimizer]:
-    """Adam for everything, or Muon for the inner convolutions (at three times the rate) and Adam for the rest."""
-    parameters = list(model.parameters())
+def make_optimisers(model: nn.Module, name: OptimiserName, lr: float, muon_factor: float = 3.0) -> list[Optimizer]:
+    """Adam for everything, or Muon for the inner convolutions, at `muon_factor` times the rate, and Adam for the rest.
+
+    Weights that are not trained are left out.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     inner: list[nn.Parameter] = [
         module.weight  # pyright: ignore[reportAssignmentType]
         for module in model.modules()
-        if isinstance(module, nn.Conv2d) and module.groups == 1 and module.weight[0].numel() >= 128
+        if isinstance(module, nn.Conv2d)
+        and module.groups == 1
+        and module.weight[0].numel() >= 128
+        and module.weight.requires_grad
     ]
     if name == "adam" or not inner:
         return [_adam(parameters, lr)]
     chosen = {id(weight) for weight in inner}
-    return [Muon(inner, 3 * lr), _adam([p for p in parameters if id(p) not in chosen], lr, betas=(0.9, 0.99))]
+    return [Muon(inner, muon_factor * lr), _adam([p for p in parameters if id(p) not in chosen], lr, betas=(0.9, 0.99))]
 
 
 def _adam(parameters: list[nn.Parameter], lr: float, **options: Any) -> Optimizer:

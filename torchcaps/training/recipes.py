@@ -35,7 +35,8 @@ def suited_to(model: str, data: DataSet) -> tuple[dict[str, Any], dict[str, Any]
     entry = find(model)
     if entry.fits_any and data.name != entry.data:
         overrides = suited(model, data.image, len(data.classes), data.objects)
-        return overrides, suited_training(data.training_images())
+        design = overrides.get("backbone") or overrides.get("design")
+        return overrides, suited_training(data.training_images(), design)
     if not data.own:
         return {}, {}
     overrides = {"image": data.image_for(entry.config.image), "classes": len(data.classes)}

@@ -17,6 +17,7 @@ from torchcaps.core.files import write_json, write_tensors
 from torchcaps.core.progress import quietly, say
 from torchcaps.data import DataSet, resolve
 from torchcaps.data.folder import RECORD
+from torchcaps.models.backbones import whiten
 from torchcaps.models.config import model_config, model_from_config
 from torchcaps.models.registry import count_parameters, create_model
 from torchcaps.training import processes, runs
@@ -31,6 +32,9 @@ from torchcaps.training.scoring import score
 from torchcaps.training.state import State
 from torchcaps.training.stopping import Stop
 from torchcaps.training.task import Task, check_fits, load_task
+
+WHITENED = 512
+"""So many images are looked at to whiten patches, if the network has a layer that does."""
 
 
 def go_on(
@@ -105,8 +109,10 @@ def train(
     if module is None:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     check_fits(model, config.model, data, task.watched)
+    if module is None:
+        whiten(model, task.stream.batch(0, WHITENED).images.to(device))
     runs.check_same(out, "model", model_config(model))
-    optimisers = make_optimisers(model, config.optimiser, config.lr)
+    optimisers = make_optimisers(model, config.optimiser, config.lr, config.muon_factor)
     average = deepcopy(model).requires_grad_(False) if config.average else None
     state = State(0, 0.0, model.train(), optimisers, average, [], [])
     checkpoint = runs.Checkpoint(out)

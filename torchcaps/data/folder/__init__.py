@@ -37,7 +37,7 @@ RECORD = "data.json"
 MOST_UNREADABLE = 0.05
 LOOKED_AT = 64
 """Files that are opened to choose size and colour."""
-LARGEST_SIDE = 64
+LARGEST_SIDE = 128
 SHOWN = 5
 _VERSION = 1
 
@@ -190,7 +190,7 @@ class Survey:
 
 @lru_cache(maxsize=4)
 def survey(path: str, size: tuple[int, int] | None = None) -> Survey:
-    """List the files and choose size and colour: grey if all that are looked at are, at most 64 pixels a side.
+    """List the files and choose size and colour: grey if all that are looked at are, at most 128 pixels a side.
 
     Small images of one size are taken as they are; others are scaled to a size of their median shape.
     """
@@ -210,7 +210,7 @@ def survey(path: str, size: tuple[int, int] | None = None) -> Survey:
 
 
 def _size(height: int, width: int) -> tuple[int, int]:
-    """The longer side at most 64 pixels, the other in proportion but at least half of it, both in steps of 4."""
+    """The longer side at most 128 pixels, the other in proportion but at least half of it, both in steps of 4."""
     longer = max(height, width)
     scale = min(1.0, LARGEST_SIDE / longer)
     height, width = (max(8, 4 * round(max(side, longer / 2) * scale / 4)) for side in (height, width))
@@ -218,7 +218,7 @@ def _size(height: int, width: int) -> tuple[int, int]:
 
 
 def _look(path: str | Path) -> tuple[int, int, bool] | None:
-    """Height, width (of a large JPEG perhaps a half, quarter or eighth, but no less than 64) and whether in colour."""
+    """Height, width (of a large JPEG perhaps a half, quarter or eighth, but no less than 128) and whether in colour."""
     try:
         picture = open_image(path, at_least=LARGEST_SIDE)
     except UserError:

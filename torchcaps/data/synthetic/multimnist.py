@@ -17,7 +17,7 @@ that show a digit:
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -162,8 +162,13 @@ class PairStream:
         else:
             chosen = in_epochs(self.pool, self.seed, step, size)
             pairs = Pairs(self._pool.digits[chosen], self._pool.shifts[chosen])
-        augment = self.augment
-        return self.source.draw(pairs, None if augment is None else lambda images: augment(images, generator))
+        if self.augment is None:
+            return self.source.draw(pairs)
+        moved = replace(self.augment, noise=0.0)
+        batch = self.source.draw(pairs, lambda digits: moved(digits, generator))
+        # The digits that are to be redrawn stay clean.
+        noise = Augmentation(noise=self.augment.noise, part=self.augment.part)
+        return batch._replace(images=noise(batch.images, generator)) if noise.noise else batch
 
 
 @dataclass(frozen=True, eq=False)
