@@ -100,6 +100,7 @@ class Whitening(nn.Conv2d):
 
 def whiten(network: nn.Module, images: Float[Tensor, "b c h w"]) -> None:
     """Fit every `Whitening` inside a network to these images, as they reach it."""
+
     def fit(part: Any, given: tuple[Tensor, ...]) -> None:
         part.fit_to(*given)
 
