@@ -7,6 +7,7 @@ from pathlib import Path
 
 import cards
 import pytest
+import ship
 import space
 
 from torchcaps.models.pretrained import PRETRAINED
@@ -23,6 +24,13 @@ def test_a_card_for_each_of_the_weights_with_its_scores() -> None:
         for data, score in PRETRAINED[name]["scores"].items():
             assert f"| accuracy on {data} | {score['accuracy']:.2%} (" in text
         assert f"](models/{name}.md)" in cards.overview()
+
+
+def test_the_table_of_weights_is_what_their_cards_say() -> None:
+    assert ship.ZOO.read_text() == ship.zoo()
+    sizes = [float(line.split(",")[4]) for line in ship.zoo().splitlines()[1:]]
+    assert max(sizes) <= 4
+    assert sum(sizes) <= 24
 
 
 def test_the_control_comes_from_results() -> None:

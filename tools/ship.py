@@ -18,6 +18,8 @@ from torchcaps.models.pretrained import FOLDER
 from torchcaps.models.registry import count_parameters
 from torchcaps.training.runs import load_run
 
+ZOO = Path(__file__).parent.parent / "results" / "zoo.csv"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -49,6 +51,20 @@ def main() -> None:
     }
     write_json(FOLDER / f"{name}.json", card)
     print(json.dumps(card["scores"], indent=2))
+    ZOO.write_text(zoo())
+
+
+def zoo() -> str:
+    """A line for each of the weights inside the package, from their cards."""
+    lines = ["model,data,accuracy,parameters,megabytes,seed,steps,seconds,images_seen"]
+    for path in sorted(FOLDER.glob("*.json")):
+        card = read_json(path)
+        data, score = next(iter(card["scores"].items()))
+        seed, steps = card["recipe"]["seed"], card["recipe"].get("steps") or ""
+        size = path.with_suffix(".safetensors").stat().st_size / 1e6
+        line = (path.stem, data, f"{score['accuracy']:.4f}", card["parameters"], f"{size:.2f}", seed, steps)
+        lines.append(",".join(map(str, (*line, card["seconds"], card["images_seen"]))))
+    return "\n".join(lines) + "\n"
 
 
 def _origin(path: Path) -> dict[str, Any]:

@@ -77,8 +77,9 @@ def test_import_costs_little_beyond_torch() -> None:
 def test_models_json_has_stable_keys(capsys: pytest.CaptureFixture[str]) -> None:
     run("models", "--json")
     rows = json.loads(capsys.readouterr().out)
-    assert all(set(row) == {"name", "parameters", "pretrained"} for row in rows)
+    assert all(set(row) == {"name", "parameters", "pretrained", "accuracy"} for row in rows)
     assert {row["name"]: row["parameters"] for row in rows}["capsnet-mnist"] == 8_215_568
+    assert {row["name"]: row["accuracy"] for row in rows}["capsnet-mnist-small"] == 0.9963
 
 
 def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:

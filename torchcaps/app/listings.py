@@ -59,12 +59,14 @@ def _model(name: str) -> Row:
     from torchcaps.models.registry import MODELS, count_parameters, create_model
 
     entry = MODELS[name]
+    scores = PRETRAINED[name]["scores"] if name in PRETRAINED else {}
     with torch.device("meta"):
         parameters = count_parameters(create_model(name))
     return {
         "name": name,
         "parameters": parameters,
         "pretrained": name in PRETRAINED,
+        "accuracy": next((score["accuracy"] for score in scores.values()), None),
         "data": entry.data,
         "about": entry.about,
         "sizes_itself": entry.fits_any,

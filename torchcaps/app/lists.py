@@ -10,8 +10,11 @@ from torchcaps.experiments import EXPERIMENTS
 
 def models(args: Namespace) -> None:
     rows = listings.rows("models")
-    shown = [(row["name"], f"{row['parameters']:,}", "yes" if row["pretrained"] else "", row["about"]) for row in rows]
-    kept = [{key: row[key] for key in ("name", "parameters", "pretrained")} for row in rows]
+    shown = [
+        (row["name"], f"{row['parameters']:,}", f"{row['accuracy']:.2%}" if row["pretrained"] else "", row["about"])
+        for row in rows
+    ]
+    kept = [{key: row[key] for key in ("name", "parameters", "pretrained", "accuracy")} for row in rows]
     _show(args, kept, ("model", "parameters", "weights", ""), shown)
 
 
