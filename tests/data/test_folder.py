@@ -262,6 +262,8 @@ def test_size_and_colour_are_chosen_from_the_images(
             shape(name, n, size).convert(mode).convert("RGB").save(tmp_path / name / f"{n}.jpg", quality=95)
     assert folder.survey(str(tmp_path)).image == expected
     assert folder.survey(str(tmp_path), (24, 32)).image == (expected[0], 24, 32)
+    shift = named.resolve(str(tmp_path)).augment.shift
+    assert shift == (max(4, min(expected[1:]) // 8) if expected[0] == 3 else 2)
 
 
 def test_decoded_once_and_mapped(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

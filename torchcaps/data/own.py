@@ -1,6 +1,6 @@
 """One's own images as a data set: a folder or a CSV, and the record that a run keeps of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,12 @@ def record(path: Path, root: str | Path | None = None) -> OwnImages:
 
 
 def _own(path: Path, image: Image, classes: tuple[str, ...], **options: Any) -> OwnImages:
-    """Letters and signs are not mirrored: grey images are only shifted, photographs are varied as photographs are."""
-    usual = PRESETS["natural" if image[0] == 3 else "shift"]
+    """Letters and signs are not mirrored: grey images are only shifted, photographs are varied as photographs are.
+
+    Of larger photographs an eighth of a side is what 4 pixels are of 32.
+    """
+    natural = PRESETS["natural"]
+    usual = replace(natural, shift=max(natural.shift, min(image[1:]) // 8)) if image[0] == 3 else PRESETS["shift"]
     return OwnImages(str(path), "your own images", image, classes, **{"augment": usual, "path": path, **options})
 
 
