@@ -106,7 +106,8 @@ def _halved(pixels: np.ndarray, split: Split) -> np.ndarray:
     return pixels.reshape(n, c, h // 2, 2, w // 2, 2).mean((3, 5), dtype=np.float32).round().astype(np.uint8)
 
 
-_SHIFTED, _NATURAL = PRESETS["shift"], PRESETS["natural"]
+_SHIFTED = PRESETS["shift"]
+_THUMBNAILS = Augmentation(shift=2, flip=True, cutout=0.25)
 _JITTERED = Augmentation(colour=0.3)
 _MOVED = Augmentation(colour=0.3, shift=2)
 _STEREO = (2, 32, 32)
@@ -147,7 +148,7 @@ _SETS = (
     ),
     NamedSet("cifar10", "50,000 + 10,000 photographs; 24x24 crops", (3, 24, 24), CIFAR),
     *(NamedSet(name, about, _STEREO, TOYS, augment=_JITTERED, made=made) for name, (about, made) in _NORB.items()),
-    NamedSet("cifar10-32", "the same, whole", (3, 32, 32), CIFAR, augment=_NATURAL, files="cifar10"),
+    NamedSet("cifar10-32", "the same, whole", (3, 32, 32), CIFAR, augment=_THUMBNAILS, files="cifar10"),
     NamedSet("faces", "drawn from parts, against other parts", (1, 28, 28), faces.CLASSES),
     NamedSet("ships", "the same of ships", (1, 28, 28), ships.CLASSES),
     NamedSet("svhn", "house numbers", (3, 32, 32), augment=_SHIFTED),
