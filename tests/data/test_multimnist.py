@@ -43,6 +43,29 @@ def test_test_pairs_conform(name: str, split: ImageSet) -> None:
     assert data.objects == 2
 
 
+def test_every_digit_is_the_first_of_equally_many_pairs(split: ImageSet) -> None:
+    source = Digits(split, RULES["multimnist-stratified"])
+    stream = PairStream(source, seed=0)
+    for epoch in range(2):
+        drawn = [stream.batch(6 * epoch + step, 20) for step in range(6)]
+        shown = torch.cat([batch.targets[:, 0] for batch in drawn])
+        ink = [sorted(images.sum((1, 2, 3)).tolist()) for images in (shown, split.images / 255)]
+        assert ink[0] == pytest.approx(ink[1])
+    tested = PairSet("test", source, 3 * len(split))
+    assert (tested.pairs.digits[:, 0].bincount() == 3).all()
+    fewer = PairSet("test", source, 50)
+    assert torch.equal(fewer.pairs.shifts, tested.pairs.shifts[:50])
+    assert torch.equal(fewer.pairs.digits, tested.pairs.digits[:50])
+
+
+def test_noise_is_in_the_image_and_not_in_the_digits(split: ImageSet) -> None:
+    source = Digits(split, RULES["multimnist"])
+    clean = PairStream(source, seed=0).batch(0, 50)
+    noisy = PairStream(source, seed=0, augment=Augmentation(noise=0.1)).batch(0, 50)
+    assert torch.equal(clean.targets, noisy.targets)
+    assert (clean.images - noisy.images).abs().amax((1, 2, 3)).min() > 0
+
+
 def test_boxes_and_their_overlap() -> None:
     images = torch.zeros(2, 6, 6, dtype=torch.uint8)
     images[0, 1:4, 2:6] = 1

@@ -19,10 +19,12 @@ from torchcaps.data.transforms import (
     colour_jitter,
     cutout,
     narrower,
+    noisy,
     place,
     random_affine,
     random_flip,
     shift,
+    tone,
     wider,
 )
 from torchcaps.testing import check_augmentation
@@ -209,7 +211,7 @@ def test_augmentation_is_a_pure_function_of_the_generator(kind: Augmentation, ch
     torch.testing.assert_close(floats, one / 255, atol=3 / 255, rtol=0)  # rounded after each part
 
 
-@pytest.mark.parametrize("field", [name for name in asdict(Augmentation()) if name != "part"])
+@pytest.mark.parametrize("field", sorted(asdict(Augmentation()).keys() - {"part", "brightness", "contrast"}))
 def test_every_field_does_something(field: str) -> None:
     images = noise(8, 3, 12, 12)
     alone = Augmentation(**{field: asdict(EVERYTHING)[field]})
@@ -244,6 +246,33 @@ def test_a_part_of_the_images_is_left_as_it_is() -> None:
     images = noise(400, 1, 8, 8)
     changed = Augmentation(flip=True, strokes=1.0, part=0.3)(images, Generator().manual_seed(0))
     assert 0.2 < (changed != images).flatten(1).any(1).float().mean() < 0.4
+
+
+def test_a_part_of_the_images_gets_another_tone() -> None:
+    images = noise(400, 1, 8, 8)
+    changed = Augmentation(brightness=0.2, part=0.3)(images, Generator().manual_seed(0))
+    assert changed.dtype == torch.float32
+    assert 0.2 < ((changed - images / 255).abs().amax((1, 2, 3)) > 1e-6).float().mean() < 0.4
+
+
+def test_brightness_is_added_and_contrast_is_about_the_mean_of_a_channel() -> None:
+    images = noise(200, 3, 8, 8)
+    pixels = images / 255
+    brighter = tone(images, 0.25, 0.0, Generator().manual_seed(0)) - pixels
+    assert torch.allclose(brighter, brighter[:, :1, :1, :1].expand_as(pixels), atol=1e-6)
+    assert 0.2 < brighter.abs().amax() <= 0.25
+    harder = tone(images, 0.0, 0.8, Generator().manual_seed(0))
+    assert torch.allclose(harder.mean((2, 3)), pixels.mean((2, 3)), atol=1e-6)
+    factors = harder.std((1, 2, 3)) / pixels.std((1, 2, 3))
+    assert 0.1 < factors.amin() < 0.4
+    assert 1.6 < factors.amax() < 1.9
+
+
+def test_noise_of_up_to_a_deviation() -> None:
+    grey = torch.full((300, 1, 16, 16), 128, dtype=torch.uint8)
+    spread = (noisy(grey, 0.1, Generator().manual_seed(0)) / 255).std((1, 2, 3))
+    assert spread.amin() < 0.01
+    assert 0.08 < spread.amax() < 0.12
 
 
 def test_strokes_grow_and_shrink_by_a_pixel() -> None:

@@ -70,7 +70,7 @@ def test_every_network_of_a_comparison_gets_the_same_search() -> None:
 
 def test_table1_is_the_papers() -> None:
     trials = paper("table1")
-    assert Counter(trial.data for trial in trials) == {"mnist": 15, "multimnist": 3}
+    assert Counter(trial.data for trial in trials) == {"mnist": 15, "multimnist-stratified": 3}
     for trial in trials:
         config = trial.config
         assert (config.batch, config.optimiser, config.lr, config.schedule) == (128, "adam", 1e-3, "decay")
@@ -105,6 +105,8 @@ def test_cifar10_is_an_ensemble_of_seven() -> None:
     assert (config.image, config.primary_types, config.decoder) == ((3, 24, 24), 64, None)
     assert config.routing_options == {"iterations": 3, "leaky": True}
     assert trials[0].config.epochs * 50_000 / 128 == 600_000
+    assert trials[0].config.augment == {"flip": True, "brightness": 63 / 255, "contrast": 0.8}
+    assert (config.backbone, config.standardise, config.recipe) == ("paper-padded", True, "official")
 
 
 def test_the_others_have_the_papers_numbers() -> None:
@@ -119,6 +121,12 @@ def test_the_others_have_the_papers_numbers() -> None:
     assert paper("smallnorb")[0].config.augment == {}, "crops alone, no brightness and contrast"
     norb = configure(paper("smallnorb")[0].model)
     assert replace(norb, image=(1, 28, 28), classes=10) == configure("capsnet-mnist"), "the exact same architecture"
+    released = paper("smallnorb")[1]
+    assert released.overrides == {"recipe": "official", "standardise": True}
+    assert released.config.augment == {"brightness": 63 / 255, "contrast": 0.8}
+    matrix = paper("smallnorb-em")[0]
+    assert matrix.overrides == {"margin_schedule": "sigmoid"}
+    assert (matrix.config.schedule, matrix.config.decay_steps, matrix.config.warmup) == ("decay", 20_000, 0.0)
 
 
 def test_seed003_is_to_the_letter() -> None:

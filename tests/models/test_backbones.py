@@ -57,6 +57,19 @@ def test_a_training_begins_with_whitened_patches_and_keeps_them(tmp_path: Path) 
     assert layer.bias.abs().max() > 0
 
 
+def test_the_network_for_cifar10_is_that_of_the_released_code() -> None:
+    network = torchcaps.create_model("capsnet-cifar10", channels=8)
+    assert network.grid == (64, 12, 12)
+    assert network.primary.divide == 65
+    assert network.config.standardise
+
+
+@pytest.mark.parametrize(("image", "grid"), [((1, 24, 24), (12, 12)), ((1, 15, 10), (8, 5))])
+def test_padding_keeps_half_of_the_positions(image: tuple[int, int, int], grid: tuple[int, int]) -> None:
+    network = torchcaps.create_model("capsnet-mnist", image=image, backbone="paper-padded", channels=8, decoder=None)
+    assert network.grid[1:] == grid
+
+
 def test_networks_without_such_a_layer_are_left_alone() -> None:
     network = nn.Conv2d(3, 4, 3)
     before = network.weight.clone()

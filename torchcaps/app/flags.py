@@ -169,6 +169,8 @@ def train_flags(train: argparse.ArgumentParser) -> None:
         ("cutout", "hide a square with sides of this share"),
         ("strokes", "make bright strokes wider or narrower in this share of the images"),
         ("noise", "add normal noise of up to this deviation, 1 being from black to white"),
+        ("brightness", "add up to this, or take it away, 1 being from black to white"),
+        ("contrast", "stretch or shrink the distance from the mean by up to this share"),
         ("part", "change this share of the images, and leave the others as they are"),
     ):
         add(f"--{name}", about, type=float, metavar="SHARE")

@@ -119,6 +119,7 @@ _NORB = {
 _MINI = "the same of the digits inside the package"
 _PAIRS = {
     "multimnist": ("mnist", "two digits, shifted by up to 4, sum clipped at 1"),
+    "multimnist-stratified": ("mnist", "the same, every digit in equally many pairs, as the paper draws them"),
     "multimnist-mini": ("mnist-mini", _MINI),
     "multimnist-iou80": ("mnist", "two digits, pixel maximum, boxes overlap by IoU >= 0.8"),
     "multimnist-iou80-box20": ("mnist", "the same, of 20x20 boxes instead of the ink's"),

@@ -172,6 +172,19 @@ def colour_jitter(
     return jittered.clamp_(0, 1)
 
 
+def tone(
+    images: Shaped[Tensor, "b c h w"], brightness: float, contrast: float, generator: Generator
+) -> Float[Tensor, "b c h w"]:
+    """As TensorFlow varies them: up to `brightness` added, then distances from a channel's mean times 1 ± `contrast`.
+
+    Values may leave the range from 0 to 1: meant for networks that standardise what they see.
+    """
+    pixels = images.float() / 255 if images.dtype == torch.uint8 else images
+    pixels = pixels + _within(generator, brightness, len(images), 1, 1, 1)
+    mean = pixels.mean((2, 3), keepdim=True)
+    return mean + (1 + _within(generator, contrast, len(images), 1, 1, 1)) * (pixels - mean)
+
+
 def cutout(images: Shaped[Tensor, "b c h w"], share: float, generator: Generator) -> Shaped[Tensor, "b c h w"]:
     """A square of each image set to zero, its side `share` of the image's, its middle on any pixel.
 
@@ -227,7 +240,7 @@ class Augmentation:
     `shift` and `bend` in pixels, `rotation` in degrees; `scale`, `shear`, `crop`, `colour` and `cutout` as shares. A
     shift alone copies whole pixels; together with a map that needs resampling it is one with it. `strokes` is the share
     of images whose bright strokes become one pixel wider or narrower, `noise` the largest deviation of normal noise,
-    `part` the share of images that are changed at all.
+    `part` the share of images that are changed at all. `brightness` and `contrast` are those of `tone`.
     """
 
     shift: int = 0
@@ -241,12 +254,15 @@ class Augmentation:
     strokes: float = 0.0
     bend: float = 0.0
     noise: float = 0.0
+    brightness: float = 0.0
+    contrast: float = 0.0
     part: float = 1.0
 
     def __call__(self, images: Shaped[Tensor, "b c h w"], generator: Generator) -> Shaped[Tensor, "b c h w"]:
         if self.part < 1:
             chosen = (torch.rand(len(images), generator=generator) < self.part).nonzero()[:, 0]
-            return images.index_copy(0, chosen, replace(self, part=1.0)(images[chosen], generator))
+            changed = replace(self, part=1.0)(images[chosen], generator)
+            return (images if changed.dtype == images.dtype else images / 255).index_copy(0, chosen, changed)
         if self.strokes:
             images = random_width(images, generator, self.strokes)
         if self.flip:
@@ -258,6 +274,8 @@ class Augmentation:
             images = shift(images, self.shift, generator)
         if self.colour:
             images = colour_jitter(images, generator, self.colour, self.colour, self.colour)
+        if self.brightness or self.contrast:
+            images = tone(images, self.brightness, self.contrast, generator)
         if self.cutout:
             images = cutout(images, self.cutout, generator)
         if self.noise:

@@ -34,10 +34,11 @@ SMOKE = {"image": (1, 28, 28), "classes": 10, "channels": 8, "primary_types": 2,
 def _trials(study: Study, data: str) -> dict[str, list[Trial]]:
     size = study.pick(quick="-small", standard="-small", paper="", smoke="-small")
     models = {"matrix capsules": f"matrix-smallnorb{size}", "CNN": f"cnn-smallnorb{size}", NORM: "cnn-smallnorb-norm"}
-    whole = {"steps": STEPS, "batch": BATCH, "validation": 0}
+    # The authors' code: 0.96 every 20,000 steps, and a margin that grows along a logistic curve.
+    whole = {"steps": STEPS, "batch": BATCH, "validation": 0, "schedule": "decay", "decay_steps": 20_000, "warmup": 0.0}
     training = study.pick(quick=HURRY, standard=HURRY, paper=whole, smoke=protocols.SMOKE)
     plain: dict[str, Any] = {"image": SMOKE["image"], "classes": SMOKE["classes"]} if study.preset == "smoke" else {}
-    capsules = SMOKE if study.preset == "smoke" else {}
+    capsules: dict[str, Any] = study.pick(quick={}, standard={}, paper={"margin_schedule": "sigmoid"}, smoke=SMOKE)
     return {
         name: [
             Trial(

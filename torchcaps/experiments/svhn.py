@@ -15,7 +15,7 @@ from torchcaps.viz.figures import Measured, dots, style
 PAPER = "Sabour, Frosst and Hinton 2017, section 7"
 CUT = {
     "quick": "a small network, 600 steps a training",
-    "standard": "2,300 steps of the paper's network, 2,500 of a small one and 3,000 of its CNN, instead of some 300,000",
+    "standard": "2,300 steps of the paper's network, 2,500 of a small one, 3,000 of its CNN, instead of some 300,000",
 }
 PUBLISHED = 0.043
 IMAGES = 73_257

@@ -69,7 +69,8 @@ VARIANTS = {cell.key: CNN_VARIANTS[cell.task] for cell in CELLS if cell.iteratio
 def _trials(study: Study, cell: Cell) -> list[Trial]:
     kind = "cnn" if cell.iterations is None else "capsnet"
     model = f"{kind}-{cell.task}{study.pick(quick='-small', standard='-small', paper='', smoke='-small')}"
-    data = cell.task + study.pick(quick="", standard="", paper="", smoke="-mini")
+    drawn = "-stratified" if cell.task == "multimnist" else ""
+    data = cell.task + study.pick(quick="", standard="", paper=drawn, smoke="-mini")
     published = protocols.MNIST if cell.task == "mnist" else protocols.MULTIMNIST
     training = study.pick(
         quick={"steps": 400},

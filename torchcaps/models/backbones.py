@@ -22,6 +22,29 @@ class PaperBackbone(nn.Sequential):
         self.out_channels = channels
 
 
+class PaddedPaperBackbone(nn.Sequential):
+    """The same with zeros around both maps, as the authors' code for CIFAR-10 has it: no border is lost.
+
+    With a stride of 2, TensorFlow pads one pixel more below and to the right than above and to the left.
+    """
+
+    primary_kernel, primary_stride, primary_norm = 9, 2, False
+
+    def __init__(self, image: tuple[int, int, int], channels: int) -> None:
+        _, h, w = image
+        (top, bottom), (left, right) = (_around(side) for side in (h, w))
+        super().__init__(
+            nn.Conv2d(image[0], channels, 9, padding=4), nn.ReLU(), nn.ZeroPad2d((left, right, top, bottom))
+        )
+        self.out_channels = channels
+
+
+def _around(side: int) -> tuple[int, int]:
+    """Zeros before and after, so that a kernel of 9 and a stride of 2 give half as many positions, rounded up."""
+    missing = 2 * (-(-side // 2) - 1) + 9 - side
+    return missing // 2, missing - missing // 2
+
+
 class _Block(nn.Sequential):
     """Convolution, perhaps max pooling of 2x2 pixels, batch normalisation, ReLU."""
 
@@ -139,7 +162,13 @@ class PhotoBackbone(nn.Sequential):
         self.out_channels = channels
 
 
-BACKBONES = {"paper": PaperBackbone, "compact": CompactBackbone, "fine": FineBackbone, "photo": PhotoBackbone}
+BACKBONES = {
+    "paper": PaperBackbone,
+    "paper-padded": PaddedPaperBackbone,
+    "compact": CompactBackbone,
+    "fine": FineBackbone,
+    "photo": PhotoBackbone,
+}
 
 
 class ForeignBackbone(nn.Module):
@@ -182,7 +211,7 @@ class ForeignBackbone(nn.Module):
 
 def make_backbone(
     backbone: str | type[nn.Module] | nn.Module, image: tuple[int, int, int], channels: int
-) -> PaperBackbone | CompactBackbone | FineBackbone | PhotoBackbone | ForeignBackbone:
+) -> PaperBackbone | PaddedPaperBackbone | CompactBackbone | FineBackbone | PhotoBackbone | ForeignBackbone:
     """A backbone by name, as a module, or as a class of modules without arguments; `channels` is for the named ones."""
     if isinstance(backbone, type) and issubclass(backbone, nn.Module):
         try:

@@ -78,7 +78,7 @@ class CapsNet(Pretrained, nn.Module):
             self.backbone.primary_kernel,
             self.backbone.primary_stride,
             norm=self.backbone.primary_norm,
-            divide=config.primary_types if official else 1,
+            divide=config.primary_types + bool(config.routing_options.get("leaky")) if official else 1,
         )
         self.conv, self.grid = self._conv_layers(self._grid())
         self.hidden, self.classes = self._routed_layers()

@@ -67,10 +67,16 @@ MODELS: dict[str, Entry] = {
     "capsnet-affnist": Entry(CapsNetConfig(image=(1, 40, 40)), "translated-mnist", "the paper's network on 40x40"),
     "capsnet-cifar10": Entry(
         CapsNetConfig(
-            image=(3, 24, 24), primary_types=64, decoder=None, routing_options={"iterations": 3, "leaky": True}
+            image=(3, 24, 24),
+            standardise=True,
+            backbone="paper-padded",
+            primary_types=64,
+            decoder=None,
+            routing_options={"iterations": 3, "leaky": True},
+            recipe="official",
         ),
         "cifar10",
-        "24x24 crops, 64 primary types, none of the above",
+        "24x24 crops, 64 primary types, none of the above, as in the authors' code",
     ),
     "capsnet-smallnorb": Entry(CapsNetConfig(image=(2, 32, 32), classes=5), "smallnorb", "stereo pairs, 32x32 crops"),
     "capsnet-svhn": Entry(

@@ -48,10 +48,13 @@ class Rule:
     oversampling: float = 1.2
     box: int | None = None
     """Side of the box in the middle of a digit's image that counts as its bounding box, instead of the ink's own."""
+    stratified: bool = False
+    """Whether every digit is the first of equally many pairs, as in the paper, or drawn at random like the second."""
 
 
 RULES = {
     "multimnist": Rule("sum"),
+    "multimnist-stratified": Rule("sum", stratified=True),
     "multimnist-mini": Rule("sum"),
     "multimnist-iou80": Rule("maximum", min_iou=0.8, oversampling=42),
     "multimnist-iou80-box20": Rule("maximum", min_iou=0.8, oversampling=9, box=20),
@@ -121,20 +124,35 @@ class Digits:
             kept = self.allowed(candidates).nonzero()[:missing, 0]
             in_vain = 0 if len(kept) else in_vain + 1
             if in_vain == PATIENCE:
-                raise UserError(f"{len(self.images)} digits of {self.images.name} make no pairs by the rule: take more")
+                raise self._too_few()
             found.append(Pairs(candidates.digits[kept], candidates.shifts[kept]))
             missing -= len(kept)
         return Pairs(*(torch.cat(column) for column in zip(*found, strict=True)))
 
-    def sample(self, count: int, generator: Generator) -> Pairs:
-        def propose(missing: int) -> Pairs:
-            tries = int(missing * self.rule.oversampling) + 64
-            return Pairs(
-                torch.randint(len(self.images), (tries, 2), generator=generator),
-                torch.randint(-SHIFT, SHIFT + 1, (tries, 2, 2), generator=generator),
-            )
+    def partners(self, first: Int64[Tensor, "n"], propose: Callable[[int], Pairs]) -> Pairs:
+        """Pairs that obey the rule, with these digits as the first ones; what is not allowed is drawn again."""
+        digits, shifts = propose(len(first))
+        pairs = Pairs(torch.stack([first, digits[:, 1]], 1), shifts)
+        for _ in range(PATIENCE):
+            wrong = (~self.allowed(pairs)).nonzero()[:, 0]
+            if not len(wrong):
+                return pairs
+            again = propose(len(wrong))
+            pairs.digits[wrong, 1], pairs.shifts[wrong] = again.digits[:, 1], again.shifts
+        raise self._too_few()
 
-        return self.collect(count, propose)
+    def _too_few(self) -> UserError:
+        return UserError(f"{len(self.images)} digits of {self.images.name} make no pairs by the rule: take more")
+
+    def sample(self, count: int, generator: Generator) -> Pairs:
+        return self.collect(count, lambda wanted: self.drawn(int(wanted * self.rule.oversampling) + 64, generator))
+
+    def drawn(self, count: int, generator: Generator) -> Pairs:
+        """Any pairs, whether or not they obey the rule."""
+        return Pairs(
+            torch.randint(len(self.images), (count, 2), generator=generator),
+            torch.randint(-SHIFT, SHIFT + 1, (count, 2, 2), generator=generator),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +175,10 @@ class PairStream:
 
     def batch(self, step: int, size: int) -> Batch:
         generator = generator_for(self.seed, step)
-        if self.pool is None:
+        if self.pool is None and self.source.rule.stratified:
+            first = in_epochs(len(self), self.seed, step, size)
+            pairs = self.source.partners(first, lambda wanted: self.source.drawn(wanted, generator))
+        elif self.pool is None:
             pairs = self.source.sample(size, generator)
         else:
             chosen = in_epochs(self.pool, self.seed, step, size)
@@ -193,13 +214,17 @@ class PairSet:
         """Drawn with NumPy's RandomState, whose streams are frozen for good. A larger set begins with the smaller."""
         state = np.random.RandomState(self.seed)
 
-        def propose(missing: int) -> Pairs:
+        def propose(count: int) -> Pairs:
             return Pairs(
-                torch.from_numpy(state.randint(len(self.source.images), size=(BLOCK, 2))),
-                torch.from_numpy(state.randint(-SHIFT, SHIFT + 1, size=(BLOCK, 2, 2))),
+                torch.from_numpy(state.randint(len(self.source.images), size=(count, 2))),
+                torch.from_numpy(state.randint(-SHIFT, SHIFT + 1, size=(count, 2, 2))),
             )
 
-        return self.source.collect(self.count, propose)
+        if not self.source.rule.stratified:
+            return self.source.collect(self.count, lambda _: propose(BLOCK))
+        blocks = torch.arange(-(-self.count // BLOCK) * BLOCK).remainder(len(self.source.images)).split(BLOCK)
+        found = [self.source.partners(first, propose) for first in blocks]
+        return Pairs(*(torch.cat(column)[: self.count] for column in zip(*found, strict=True)))
 
     def sha256(self) -> str:
         digest = hashlib.sha256()
