@@ -56,8 +56,10 @@ def main() -> None:
 
 
 def _trial(out: Path, seed: int, train: list[str]) -> dict:
-    command = ["train", *train, "--seed", str(seed), "--out", str(out)]
-    if (out / "manifest.json").exists() and not _origin(out)["command"].endswith(" ".join(command)):
+    asked = ["train", *train, "--seed", str(seed)]
+    command = [*asked, "--out", str(out)]
+    # A run may have been moved since.
+    if (out / "manifest.json").exists() and f"{' '.join(asked)} --out " not in _origin(out)["command"]:
         sys.exit(f"{out} was made by another command, {_origin(out)['command']}: remove it, or choose another result")
     if not (out / "result.json").exists():
         options = ["train", "--resume", "--out", str(out)] if (out / "config.json").exists() else command
