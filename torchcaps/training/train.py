@@ -1,5 +1,6 @@
 """A training from its first file to its last, with every choice made already; `fit` makes them."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -33,8 +34,8 @@ from torchcaps.training.state import State
 from torchcaps.training.stopping import Stop
 from torchcaps.training.task import Task, check_fits, load_task
 
-WHITENED = 512
-"""So many images are looked at to whiten patches, if the network has a layer that does."""
+LOOKED_AT = 512 * 32 * 32
+"""Pixels of the images by which patches are whitened, if the network has a layer that does so."""
 
 
 def go_on(
@@ -110,7 +111,8 @@ def train(
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     check_fits(model, config.model, data, task.watched)
     if module is None:
-        whiten(model, task.stream.batch(0, WHITENED).images.to(device))
+        few = max(1, min(512, LOOKED_AT // math.prod(data.image[1:])))
+        whiten(model, task.stream.batch(0, few).images.to(device))
     runs.check_same(out, "model", model_config(model))
     optimisers = make_optimisers(model, config.optimiser, config.lr, config.muon_factor)
     average = deepcopy(model).requires_grad_(False) if config.average else None
