@@ -57,6 +57,17 @@ def test_a_training_begins_with_whitened_patches_and_keeps_them(tmp_path: Path) 
     assert layer.bias.abs().max() > 0
 
 
+def test_a_network_handed_over_is_whitened_once(tmp_path: Path) -> None:
+    images, labels = smooth_images(40), torch.arange(40) % 2
+    network = torchcaps.create_model("capsnet", image=(3, 16, 16), classes=2, channels=16, decoder=None)
+    assert not network.backbone[0].fitted
+    torchcaps.fit(network, (images, labels), steps=1, batch=8, out=tmp_path / "a", quiet=True)
+    assert network.backbone[0].fitted
+    kept = network.backbone[0].weight.clone()
+    torchcaps.fit(network, (1 - images, labels), steps=1, batch=8, out=tmp_path / "b", quiet=True)
+    assert torch.equal(network.backbone[0].weight, kept)
+
+
 def test_the_network_for_cifar10_is_that_of_the_released_code() -> None:
     network = torchcaps.create_model("capsnet-cifar10", channels=8)
     assert network.grid == (64, 12, 12)

@@ -111,6 +111,11 @@ class Whitening(nn.Conv2d):
         super().__init__(inputs, 2 * min(directions, inputs * kernel * kernel), kernel, stride)
         self.weight.requires_grad_(False)
 
+    @property
+    def fitted(self) -> bool:
+        first, second = self.weight.chunk(2)
+        return torch.equal(first, -second)
+
     @torch.no_grad()
     def fit_to(self, images: Float[Tensor, "b c h w"]) -> None:
         patches = unfold(images, self.kernel_size, stride=self.stride).permute(0, 2, 1).flatten(0, 1)
@@ -122,12 +127,12 @@ class Whitening(nn.Conv2d):
 
 
 def whiten(network: nn.Module, images: Float[Tensor, "b c h w"]) -> None:
-    """Fit every `Whitening` inside a network to these images, as they reach it."""
+    """Fit every `Whitening` inside a network to these images, as they reach it, unless it was fitted before."""
 
     def fit(part: Any, given: tuple[Tensor, ...]) -> None:
         part.fit_to(*given)
 
-    parts = [part for part in network.modules() if isinstance(part, Whitening)]
+    parts = [part for part in network.modules() if isinstance(part, Whitening) and not part.fitted]
     if hooks := [part.register_forward_pre_hook(fit) for part in parts]:
         with torch.no_grad():
             network.eval()(images)

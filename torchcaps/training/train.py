@@ -110,9 +110,8 @@ def train(
     if module is None:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     check_fits(model, config.model, data, task.watched)
-    if module is None:
-        few = max(1, min(512, LOOKED_AT // math.prod(data.image[1:])))
-        whiten(model, task.stream.batch(0, few).images.to(device))
+    few = max(1, min(512, LOOKED_AT // math.prod(data.image[1:])))
+    whiten(model, task.stream.batch(0, few).images.to(device))
     runs.check_same(out, "model", model_config(model))
     optimisers = make_optimisers(model, config.optimiser, config.lr, config.muon_factor)
     average = deepcopy(model).requires_grad_(False) if config.average else None
