@@ -36,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Image.fromarray(noise).save(root / "images" / name / f"{n}.png")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHCAPS_DATA", str(root / "cache"))
-        options = ["--epochs", "10", "--augment", "none", "--batch", "8", "--out", str(root / "run")]
+        options = ["--epochs", "20", "--augment", "none", "--batch", "8", "--out", str(root / "run")]
         main(["train", "capsnet", "--data", str(root / "images"), *options])
     (root / "images" / "dark" / "broken.jpg").write_bytes(b"\xff\xd8\xff nothing")
     return root

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from torchcaps.data.sets import Batch
+from torchcaps.models.backbones import Whitening
 from torchcaps.models.registry import MODELS, create_model
 
 WORKER = Path(__file__).with_name("compiled_worker.py")
@@ -25,7 +26,10 @@ def test_a_training_step_without_numbers(name: str) -> None:
     output = model(batch.images, batch.labels)
     assert output.lengths.shape == (2, config.classes)
     model.loss(output, batch)["total"].backward()
-    assert all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters())
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in trained.values())
+    whitened = {f"{name}.weight" for name, part in model.named_modules() if isinstance(part, Whitening)}
+    assert dict(model.named_parameters()).keys() - trained.keys() == whitened
 
 
 CASES = [
