@@ -80,7 +80,8 @@ def test_added_to_the_initial_logit_changes_die_away() -> None:
     """As in the paper's figure; accumulated they do not."""
     model = create_model("capsnet-mnist-small", pretrained=True)
     found = routing_changes(model, images("mnist-mini", "test").images[:16] / 255)
-    assert found["initial_logits_1"] == found["accumulated_logits_1"], "both begin at zero"
+    # Equal but for rounding: a kernel that is measured meanwhile may add in another order.
+    assert found["initial_logits_1"] == pytest.approx(found["accumulated_logits_1"], rel=1e-6), "both begin at zero"
     assert found["initial_logits_5"] < 0.05 * found["initial_logits_2"]
     assert found["accumulated_logits_5"] > 0.9 * found["accumulated_logits_2"]
 
