@@ -55,15 +55,19 @@ def main() -> None:
 
 
 def zoo() -> str:
-    """A line for each of the weights inside the package, from their cards."""
-    lines = ["model,data,accuracy,parameters,megabytes,seed,steps,seconds,images_seen"]
+    """A line for each of the weights inside the package, from their cards.
+
+    Seconds and images are those of the whole training, with the weights that it began with.
+    """
+    lines = ["model,data,accuracy,parameters,megabytes,seed,seconds,images_seen"]
     for path in sorted(FOLDER.glob("*.json")):
         card = read_json(path)
         data, score = next(iter(card["scores"].items()))
-        seed, steps = card["recipe"]["seed"], card["recipe"].get("steps") or ""
+        parts = [card, *card.get("began_with", [])]
+        seconds, images = (sum(part[name] for part in parts) for name in ("seconds", "images_seen"))
         size = path.with_suffix(".safetensors").stat().st_size / 1e6
-        line = (path.stem, data, f"{score['accuracy']:.4f}", card["parameters"], f"{size:.2f}", seed, steps)
-        lines.append(",".join(map(str, (*line, card["seconds"], card["images_seen"]))))
+        line = (path.stem, data, f"{score['accuracy']:.4f}", card["parameters"], f"{size:.2f}")
+        lines.append(",".join(map(str, (*line, card["recipe"]["seed"], round(seconds, 1), images))))
     return "\n".join(lines) + "\n"
 
 

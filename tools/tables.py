@@ -48,6 +48,11 @@ def _age(result: dict) -> str:
     return "" if is_fresh(result) else OLDER
 
 
+def _steps(card: dict) -> int:
+    """Of these weights and of those that their training began with."""
+    return sum(part["recipe"]["steps"] for part in (card, *card["began_with"]))
+
+
 def _millions(parameters: int) -> str:
     return f"{parameters / 1e6:.2g} M"
 
@@ -62,7 +67,7 @@ def _shipped() -> str:
         f"| the same, the weights in the package, `capsnet-multimnist-fine` (lost with a grey pixel, specks, noise, "
         f"half the contrast or a grey ground: at most {max(points):.1f} points; turned by 15 degrees: "
         f"{100 * lost['rotation']['lost']:.1f}) | {card['scores']['multimnist']['accuracy']:.2%} | 1 | "
-        f"{_millions(card['parameters'])} | {card['recipe']['steps']:,} steps | 94.8 % (paper, 11.4 M) | "
+        f"{_millions(card['parameters'])} | {_steps(card):,} steps | 94.8 % (paper, 11.4 M) | "
         f"[card]({place}) |"
     )
 
