@@ -17,6 +17,7 @@ import torch
 from torchcaps.core.files import write_json
 from torchcaps.core.functional import coupling_entropy
 from torchcaps.data import load_test_set
+from torchcaps.experiments.fingerprint import of_training
 from torchcaps.experiments.statistics import mcnemar
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.registry import create_model
@@ -47,6 +48,7 @@ def main(name: str, data: str) -> None:
     found = {
         "model": name,
         "data": data,
+        "code": of_training(name, data),
         "weights_sha256": PRETRAINED[name]["sha256"],
         "images": len(right[usual]),
         "iterations": usual,

@@ -35,10 +35,17 @@ def _code_today(row: dict[str, Any], experiment: str | None) -> str | None:
     try:
         if trial is not None:
             names = ("name", "model", "data", "seed", "overrides", "training", "loss")
-            return Trial(**{name: trial[name] for name in names if name in trial}).code
+            return Trial(**{name: _with_tuples(trial[name]) for name in names if name in trial}).code
         return of_measurement(experiment) if experiment else of_training(row["model"], row["data"])
     except (AttributeError, ImportError, UserError):
         return None
+
+
+def _with_tuples(value: Any) -> Any:
+    """JSON has no tuples, and the fields of a network have no lists."""
+    if isinstance(value, dict):
+        return {name: _with_tuples(part) for name, part in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def stale_results(results: Path) -> list[Stale]:
