@@ -140,9 +140,7 @@ def _overlapping() -> str | None:
     cells = [
         f"{_spread(values)} [{who}, `{rows[seeds[0]]['model']}`](results/overlap-controls/standard), "
         f"{_trainings(len(values))} of {rows[seeds[0]]['steps']:,} steps"
-        for who, rows, values in zip(
-            ("capsules", "a CNN of the same backbone"), (capsules, cnn), accuracy, strict=True
-        )
+        for who, rows, values in zip(("capsules", "a CNN of the same backbone"), (capsules, cnn), accuracy, strict=True)
     ]
     tested = f"; p = {estimate.p:.2g}" if estimate.enough else ""
     what = f"Two digits on top of each other (IoU ≥ 0.8), both right, budgets of equal cost (395 s){tested}"
