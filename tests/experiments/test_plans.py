@@ -145,7 +145,8 @@ def test_seed003_is_to_the_letter() -> None:
     assert "gradient" not in changed["all-iterations"].overrides["routing_options"]
     assert changed["reconstruction"].overrides == {**letter.overrides, "reconstruction_weight": 0.005}
     assert changed["capacity"].overrides == {**letter.overrides, "channels": 64, "primary_types": 16}
-    full = changed["full-capacity"]
+    full = changed.pop("full-capacity")
+    assert full.config == replace(config, warmup=0.05)
     assert count_parameters(create_model(full.model, **full.overrides)) == 11_361_808
     assert all(trial.config == replace(config, data=trial.data, pairs=trial.config.pairs) for trial in changed.values())
 
