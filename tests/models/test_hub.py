@@ -163,7 +163,9 @@ def test_facts_of_the_weights_in_the_package() -> None:
         facts = card_facts(name)
         data, score = next(iter(card["scores"].items()))
         assert facts[f"accuracy on {data}"].startswith(f"{score['accuracy']:.2%} (")
-        assert "training" in facts
+        assert {"training", "recipe", "seeds", "limits"} <= facts.keys()
+        assert facts["licence"].startswith("the weights: MIT; the data, ")
+    assert card_facts("capsnet-svhn-small")["licence"].endswith("SVHN: for non-commercial use only")
 
 
 def test_the_hub_is_an_extra(model: CapsNet, monkeypatch: pytest.MonkeyPatch) -> None:

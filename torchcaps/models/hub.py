@@ -19,6 +19,13 @@ from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.routing import routing_name
 
 T = TypeVar("T", bound="Pretrained")
+DATA_LICENCES = {
+    "fashion-mnist": "Fashion-MNIST: MIT",
+    "cifar10": "CIFAR-10: its authors state none",
+    "svhn": "SVHN: for non-commercial use only",
+    "mnist": "MNIST: CC BY-SA 3.0",
+}
+"""By what the names of data sets contain."""
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 RESULT, HASH = "result.json", "weights_sha256"
 
@@ -163,7 +170,7 @@ class Pretrained:
 
 
 def card_facts(name: str) -> dict[str, Any]:
-    """What is known about the weights in the package: scores, what corruptions cost, and how they were trained."""
+    """What is known about the weights in the package: scores, limits, how they were trained, and under which licence."""
     card = PRETRAINED[name]
     facts: dict[str, Any] = {}
     for data, score in card["scores"].items():
@@ -171,8 +178,15 @@ def card_facts(name: str) -> dict[str, Any]:
     lost = {what: row["lost"] for what, row in card.get("corruptions", {}).get("corruptions", {}).items()}
     if lost:
         facts["points lost under corruption"] = [f"{what} {100 * value:.1f}" for what, value in lost.items()]
-    seconds = card["seconds"] + sum(part["seconds"] for part in card.get("began_with", ()))
+    earlier = card.get("began_with", ())
+    seconds = card["seconds"] + sum(part["seconds"] for part in earlier)
     facts["training"] = f"{seconds:,.0f} s on {card['machine']['processor']}, {card['machine']['threads']} threads"
+    facts["recipe"] = ", then ".join(f"`{part['command']}`" for part in (*earlier, card) if "command" in part)
+    facts["seeds"] = f"one training, seed {card['recipe']['seed']}"
+    worst = f"; it loses most with the corruption {max(lost, key=lost.__getitem__)}" if lost else ""
+    facts["limits"] = f"for images like those it was trained on{worst}"
+    licence = next((text for word, text in DATA_LICENCES.items() if word in card["recipe"]["data"]), None)
+    facts["licence"] = f"the weights: MIT; the data, {licence}" if licence else "the weights: MIT"
     facts["sha256 of the weights in the package"] = f"`{card['sha256'][:16]}...`"
     return facts
 
