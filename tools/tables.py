@@ -72,6 +72,25 @@ def _shipped() -> str:
     )
 
 
+def _photographs() -> list[str]:
+    """The weights in the package for other sets than digits."""
+    published = {
+        "capsnet-cifar10-small": ("CIFAR-10", "89.4 % (paper, 7 networks)"),
+        "capsnet-svhn-small": ("SVHN, rebuilt from the full-number images", "95.7 % (paper)"),
+        "capsnet-fashion-small": ("Fashion-MNIST", "94.7 % (the best capsule network)"),
+    }
+    rows = []
+    for name, (what, reference) in published.items():
+        place = f"torchcaps/models/weights/{name}.json"
+        card = json.loads((ROOT / place).read_text())
+        score = next(iter(card["scores"].values()))
+        rows.append(
+            f"| {what}, the weights in the package, `{name}`, accuracy | {score['accuracy']:.2%} | 1 | "
+            f"{_millions(card['parameters'])} | {card['recipe']['steps']:,} steps | {reference} | [card]({place}) |"
+        )
+    return rows
+
+
 def _viewpoints() -> list[str | None]:
     """Toys seen from where they were seen in training, and from elsewhere: the capsules, then the CNN."""
     files = {"norb-style-azimuth": "`matrix-smallnorb-small`", "norb-style-azimuth-cnn": "`cnn-smallnorb-small`"}
@@ -109,6 +128,7 @@ def table() -> str:
         _shipped(),
         _row("multimnist-paper", "the same, `capsnet-multimnist`, the paper's network", "94.8 % (paper)"),
         *_viewpoints(),
+        *_photographs(),
         *_own_images("cifar10", "CIFAR-10 as a folder of PNG files, `capsnet`, accuracy", "89.4 % (paper, 7 networks)"),
         *_own_images("fashion-mnist", "Fashion-MNIST as a folder of PNG files, `capsnet`, accuracy", "-"),
     ]  # fmt: skip

@@ -8,9 +8,9 @@ of 32, Adam with a constant rate of 1e-3, reconstruction weight 0.0005 for each 
 It does not say which boxes it means, so the protocol is run with those of the ink (its variants too) and with the
 20x20 boxes of MNIST's digits. Ours holds out 2,000 training digits, to see where accuracy stops rising without looking
 at the test set. Every variant differs from the protocol in the one thing that its name says, at the same number of
-steps; the paper's network has the paper's decoder too, and a warm-up of the learning rate: with 3,200 children the first
-step of Adam's full rate takes all lengths from 0.02 to 0.98, where the squash has hardly a gradient, and 550 steps later
-it is right in 3 % of cases. Variants are compared with the protocol seed by seed.
+steps. The paper's network has the paper's decoder too, and a warm-up of the learning rate: with 3,200 children the
+first step of Adam's full rate takes all lengths from 0.02 to 0.98, where the squash has hardly a gradient, and 550
+steps later it is right in 3 % of cases. Variants are compared with the protocol seed by seed.
 """
 
 import statistics

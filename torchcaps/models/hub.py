@@ -170,7 +170,7 @@ class Pretrained:
 
 
 def card_facts(name: str) -> dict[str, Any]:
-    """What is known about the weights in the package: scores, limits, how they were trained, and under which licence."""
+    """What is known about the weights in the package: scores, limits, how they were trained, licence."""
     card = PRETRAINED[name]
     facts: dict[str, Any] = {}
     for data, score in card["scores"].items():
