@@ -12,7 +12,7 @@ import torch
 from torchcaps.core.errors import UserError
 from torchcaps.models.baseline import CNN
 from torchcaps.models.capsnet import CapsNet
-from torchcaps.models.config import model_config
+from torchcaps.models.config import model_config, model_from_config
 from torchcaps.models.hub import card_facts
 from torchcaps.models.pretrained import PRETRAINED
 from torchcaps.models.registry import create_model
@@ -68,6 +68,28 @@ def test_the_wrong_type_and_damaged_folders_are_refused(model: CapsNet, tmp_path
     (tmp_path / "config.json").unlink()
     with pytest.raises(UserError, match=r"config\.json"):
         CapsNet.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"objects": ""},
+        {"objects": -1},
+        {"objects": 99},
+        {"image": [True, 28, 28]},
+        {"image": [1, 28]},
+        {"classes": 0},
+        {"standardise": "no"},
+        {"reconstruction_weight": "a"},
+        {"recipe": "mine"},
+    ],
+)
+def test_a_configuration_whose_values_cannot_be_is_refused_before_an_image_comes(
+    model: CapsNet, damage: dict[str, object]
+) -> None:
+    (name,) = damage
+    with pytest.raises(UserError, match=f"^the model's configuration is damaged: '{name}' is "):
+        model_from_config({**model_config(model), **damage})
 
 
 @pytest.mark.parametrize("recorded", ["config.json", "result.json"])

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader, BufferedWriter
 from itertools import count
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, Any
+from types import MappingProxyType, NoneType, UnionType
+from typing import IO, Any, Literal, Union, get_args, get_origin
 
 from torch import Tensor
 
@@ -171,6 +171,27 @@ def is_kind(value: Any, kind: type) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def is_as_annotated(value: Any, hint: Any) -> bool:
+    """Whether a value from a file is what an annotation says. Annotations that JSON cannot hold are not looked at.
+
+    >>> is_as_annotated([1, 28, True], tuple[int, int, int]), is_as_annotated(None, int | None)
+    (False, True)
+    """
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(is_as_annotated(value, part) for part in parts)
+    if origin is Literal:
+        return isinstance(value, str) and value in parts
+    if origin is tuple and isinstance(value, tuple | list):
+        kinds = [parts[0]] * len(value) if parts[-1] is Ellipsis else parts
+        return len(kinds) == len(value) and all(map(is_as_annotated, value, kinds))
+    if origin in (dict, tuple):
+        return isinstance(value, origin)
+    if hint is NoneType:
+        return value is None
+    return is_kind(value, hint) if hint in (bool, int, float, str) else True
 
 
 def packed(tensors: Mapping[str, Tensor]) -> tuple[bytes, str]:

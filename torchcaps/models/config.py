@@ -9,11 +9,12 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 from torch import nn
 
 from torchcaps.core.errors import UserError
+from torchcaps.core.files import is_as_annotated
 from torchcaps.routing import ROUTINGS, Routing, VoteShape
 
 OLD_NAMES = {"digits": "objects"}
@@ -76,6 +77,7 @@ def model_from_config(config: Mapping[str, Any], **given: Any) -> nn.Module:
     try:
         rich = {field: _rich(field, value) for field, value in fields.items() if field not in given}
         _check_sizes(rich)
+        _check_kinds(kind.config, rich)
         return kind.build(kind.config(**rich, **given))
     except UserError:
         raise
@@ -92,6 +94,18 @@ def _check_sizes(value: Any, name: str = "") -> None:
             _check_sizes(part, str(key))
     elif isinstance(value, int | float) and not abs(value) < LARGEST and name != "seed":
         raise UserError(f"the model's configuration is damaged: '{name}' is {value:.3g}")
+
+
+def _check_kinds(config: type, values: Mapping[str, Any]) -> None:
+    """Some fields are first read when an image comes, which is too late to say that a file is damaged."""
+    hints = get_type_hints(config)
+    for name, value in values.items():
+        if not is_as_annotated(value, hints.get(name)):
+            raise UserError(f"the model's configuration is damaged: '{name}' is {str(value)[:60]!r}")
+    for name in {"image", "classes", "objects"} & values.keys():
+        counts = values[name] if isinstance(values[name], tuple) else (values[name],)
+        if min(counts) < 1 or (name == "objects" and values[name] > values.get("classes", LARGEST)):
+            raise UserError(f"the model's configuration is damaged: '{name}' is {values[name]}")
 
 
 def import_path(kind: Any) -> str:

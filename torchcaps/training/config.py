@@ -1,13 +1,12 @@
 """Everything that decides the outcome of a training, as one frozen value."""
 
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from torchcaps.core.errors import UserError, argument
-from torchcaps.core.files import is_kind
+from torchcaps.core.files import is_as_annotated
 from torchcaps.data import TEST_PAIRS
 from torchcaps.models.registry import find
 from torchcaps.training.optim import OptimiserName, Schedule
@@ -98,20 +97,10 @@ def config_from(saved: Mapping[str, Any], path: Path) -> TrainConfig:
     if strange := sorted(set(saved) - set(kinds)) or sorted({"model", "data"} - set(saved)):
         raise UserError(f"{path} is damaged, or of a newer version: '{strange[0]}' of its training")
     for name, value in saved.items():
-        if not _is(value, kinds[name]):
+        if not is_as_annotated(value, kinds[name]):
             raise UserError(f"{path} is damaged: '{name}' of its training is {str(value)[:60]!r}")
     try:
         check_numbers(saved)
     except UserError as error:
         raise UserError(f"{path} is damaged: {error}") from None
     return TrainConfig(**saved)
-
-
-def _is(value: Any, kind: Any) -> bool:
-    if get_origin(kind) in (Union, types.UnionType):
-        return any(_is(value, one) for one in get_args(kind))
-    if get_origin(kind) is Literal:
-        return isinstance(value, str) and value in get_args(kind)
-    if get_origin(kind) is dict:
-        return isinstance(value, dict)
-    return value is None if kind is types.NoneType else is_kind(value, kind)
