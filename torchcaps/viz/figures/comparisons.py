@@ -1,6 +1,7 @@
 """Figures that put several measurements side by side: ours, seed by seed, and the paper's."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import NamedTuple
 
 from matplotlib import rcParams
@@ -11,6 +12,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 from torchcaps.viz.figures.style import BLUE, GREY, ORANGE, WIDTH
 
 LETTERS = 62
+LONGEST = 34
+"""Letters of a row's name in one line."""
 COLOURS = (BLUE, ORANGE, GREY, "#5a9367", "#8a6bb1", "#b5564a", "#3d8f99")
 
 
@@ -25,7 +28,8 @@ class Measured(NamedTuple):
 def dots(groups: Mapping[str, Sequence[Measured]], label: str) -> Figure:
     """A panel for each group: every seed a dot, the mean a stroke, the paper's value a hollow diamond."""
     heights = [len(rows) + 0.8 for rows in groups.values()]
-    figure = Figure(figsize=(WIDTH, 0.75 + 0.29 * sum(heights)), layout="constrained")
+    wrapped = any(len(row.name) > LONGEST for rows in groups.values() for row in rows)
+    figure = Figure(figsize=(WIDTH, 0.75 + (0.38 if wrapped else 0.29) * sum(heights)), layout="constrained")
     axes = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
     for ax, (title, rows) in zip(axes, groups.items(), strict=True):
         for y, row in enumerate(rows):
@@ -37,8 +41,11 @@ def dots(groups: Mapping[str, Sequence[Measured]], label: str) -> Figure:
         _name_rows(ax, [row.name for row in rows])
         ax.set_title(title)
         ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:g} %"))
-        values = [v for row in rows for v in (*row.values, row.paper or 0.0)]
-        ax.set_xlim(min(0.0, *values) * 1.08, 1.08 * max(values) or 1.0)
+        values = [v for row in rows for v in (*row.values, *([] if row.paper is None else [row.paper]))]
+        low, high = min(values), max(values)
+        beyond = 0.08 * (high - low or high)
+        near = low > high / 2  # dots need no zero, and small differences between large numbers no room for one
+        ax.set_xlim(low - beyond if near else 1.08 * min(0.0, low), high + beyond if near else 1.08 * high or 1.0)
     papers = any(row.paper is not None for rows in groups.values() for row in rows)
     # Below the whole figure: long names on the left leave the panels little width.
     legend = f"{label}  (dots: seeds, stroke: their mean{', diamond: the paper' if papers else ''})"
@@ -48,7 +55,7 @@ def dots(groups: Mapping[str, Sequence[Measured]], label: str) -> Figure:
 
 def _name_rows(ax: Axes, names: Sequence[str]) -> None:
     """From the top downwards."""
-    ax.set_yticks(range(len(names)), names)
+    ax.set_yticks(range(len(names)), [fill(name, LONGEST) for name in names])
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.grid(True, axis="x")
     ax.tick_params(left=False)
