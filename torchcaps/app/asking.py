@@ -214,8 +214,10 @@ def publish(args: Namespace) -> None:
 
 def _accuracy(run_or_model: str, data: DataSet) -> float | None:
     run = Path(run_or_model)
-    known = read_result(run) if run.is_dir() else PRETRAINED[run_or_model]["scores"][data.name]
-    return known.get("accuracy")
+    if run.is_dir():
+        return read_result(run).get("accuracy")
+    scores = PRETRAINED[run_or_model]["scores"]
+    return scores.get(data.name, next(iter(scores.values())))["accuracy"]
 
 
 def _load(run_or_model: str, device: str = "cpu", images: str | None = None) -> tuple[Model, str, DataSet]:

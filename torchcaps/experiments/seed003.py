@@ -159,7 +159,7 @@ def _letter(study: Study, variant: Variant, results: list[dict[str, Any]]) -> li
     trial, pairs = _trials(study, variant)[0], 100 if study.preset == "smoke" else TEST_PAIRS
     name = trial.data
     mean = study.row(f"{variant.name}-to-mean", lambda: to_mean(name, pairs), data=name, pairs=pairs)
-    took = study.row(f"{variant.name}-seconds", lambda: processor_seconds(trial), trial=trial.resolved())
+    took = study.row(f"{variant.name}-seconds", lambda: processor_seconds(trial), network=trial.resolved())
     boxes = variant.title.removeprefix("the protocol, ")
 
     def values(measure: str) -> list[float]:

@@ -102,7 +102,9 @@ def _check_kinds(config: type, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if not is_as_annotated(value, hints.get(name)):
             raise UserError(f"the model's configuration is damaged: '{name}' is {str(value)[:60]!r}")
-    for name in {"image", "classes", "objects"} & values.keys():
+    for name in ("image", "classes", "objects"):
+        if name not in values:
+            continue
         counts = values[name] if isinstance(values[name], tuple) else (values[name],)
         if min(counts) < 1 or (name == "objects" and values[name] > values.get("classes", LARGEST)):
             raise UserError(f"the model's configuration is damaged: '{name}' is {values[name]}")
