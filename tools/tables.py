@@ -180,13 +180,13 @@ def _evened() -> str | None:
 
 
 def _numpy_protocol() -> str | None:
-    rows = _finished("seed003", "ink-boxes")
-    if len(rows) < FEWEST_SEEDS:
+    rows, summary = _finished("seed003", "ink-boxes"), _result("seed003/standard/summary")
+    if len(rows) < FEWEST_SEEDS or summary is None:
         return None
-    values = [row["accuracy"] for row in rows.values()]
+    values, first = [row["accuracy"] for row in rows.values()], summary["verdicts"][0]
     what = "IoU ≥ 0.8 from 6,000 fixed pairs in 8 epochs, the protocol of a NumPy reproduction, both digits right"
     ours = f"{_spread(values)} [that network here](results/seed003/standard), {_trainings(len(values))}"
-    return f"| {what} | {ours} | 48.6 % that reproduction |"
+    return f"| {what}; p = {first['p']:.1g} | {ours} | {first['paper']:.1%} that reproduction |"
 
 
 def _finished(experiment: str, network: str) -> dict[int, dict]:
