@@ -22,6 +22,8 @@ from torchcaps.core.errors import UserError, argument
 
 WARM_UP = 6
 """Steps until memory has settled."""
+PAUSE = 0.05
+"""Seconds between two turns: a thread that has finished looks for more work for some milliseconds before it sleeps."""
 
 
 def run(
@@ -87,8 +89,6 @@ def _worker(twin: str, name: str, batch: int, threads: int | None) -> Iterator[C
     with tempfile.TemporaryDirectory() as cache:
         # Nothing remembered from before: the first step includes the choice of kernels.
         environment = {"TORCHCAPS_KERNELS": "auto" if twin == "ours" else "plain", "XDG_CACHE_HOME": cache}
-        # The threads of a twin that has finished must not spin on the cores that the next one needs.
-        environment |= {"OMP_WAIT_POLICY": "passive"}
         # Ours sets this on import, and keeps freed memory; the twin is PyTorch as it comes.
         environment |= {} if twin == "ours" else {"THP_MEM_ALLOC_ENABLE": "0"}
         context = get_context("spawn")
@@ -116,6 +116,7 @@ def _environment(changed: dict[str, str]) -> Iterator[None]:
 
 
 def _ask(worker: Connection, what: str = "time") -> float:
+    time.sleep(PAUSE)
     try:
         worker.send(what)
         return worker.recv()

@@ -476,9 +476,10 @@ static void hand_on(Sizes n, Span s, long t, const float *u, const v8 *W, float 
     }
 }
 
-/* Where everything lies in the room, in vectors from its beginning. */
+/* Where everything lies in the room, in vectors from its beginning. What all threads read comes last: a processor reads
+   ahead of them, beyond the end, and would take what lies there away from the thread that writes it. */
 typedef struct {
-    long prior, weights, pairs, even, kept, groups, threads, end;
+    long groups, threads, pairs, even, kept, prior, weights, end;
     long votes, sums, V, group; /* within what each group that is worked on has for itself */
     long thread;                /* what each thread has for itself */
 } Plan;
@@ -491,13 +492,13 @@ static Plan plan(Sizes n, long backward) {
     at.sums = at.votes + n.group * image_step(n);
     at.V = at.sums + parts(parts(rows(n), CHUNK) * n.group * size, LANES);
     at.group = at.V + parts(n.group * size, LANES);
-    at.weights = at.prior + (n.priors ? rows(n) * ROW * n.parents : 0);
-    at.pairs = at.weights + (backward || n.batch > n.group ? rows(n) * ROW * size * n.child_dim : 0);
+    at.threads = at.groups + n.outer * at.group;
+    at.pairs = at.threads + n.outer * n.inner * at.thread;
     at.even = at.pairs + parts(passes * n.span * 2 * size, LANES);
     at.kept = at.even + (backward ? parts(n.span * size, LANES) : 0);
-    at.groups = at.kept + passes * n.span * rows(n) * ROW * n.parents * 2;
-    at.threads = at.groups + n.outer * at.group;
-    at.end = at.threads + n.outer * n.inner * at.thread;
+    at.prior = at.kept + passes * n.span * rows(n) * ROW * n.parents * 2;
+    at.weights = at.prior + (n.priors ? rows(n) * ROW * n.parents : 0);
+    at.end = at.weights + (backward || n.batch > n.group ? rows(n) * ROW * size * n.child_dim : 0);
     return at;
 }
 
@@ -527,39 +528,52 @@ static void pack_all(Sizes n, const float *W, const float *prior, v8 *weights, v
     }
 }
 
-/* All iterations of a group. Every other one begins with the votes that the one before it read last, because these are
-   still in the nearest cache. */
-static void route_group(Sizes n, Group g, Desk w, const float *bias, float *sums, float *v) {
+/* Threads that share a group wait for each other. */
+INLINE void meet(Sizes n) {
+    if (n.inner > 1) {
+#pragma omp barrier
+    }
+}
+
+/* All iterations of a group, `me` being one of the threads that share it. Every other iteration begins with the votes
+   that the one before it read last, because these are still in the nearest cache. */
+static void route_share(Sizes n, Group g, Desk w, const Step *steps, const float *bias, float *sums, float *v, long me) {
     const long size = poses(n), chunks = parts(rows(n), CHUNK);
+    v8 *own = w.own + me * w.step;
+    for (long c = me; c < chunks; c += n.inner) make_chunk(n, g, steps, c, w.sums + c * n.group * size, own);
+    meet(n);
+    for (long b = 0; b < g.count; b++)
+        for (long r = 0; r < n.iterations; r++) {
+            if (r > 0) {
+                for (long k = me; k < chunks; k += n.inner) {
+                    const long c = r % 2 ? chunks - 1 - k : k;
+                    read_chunk(n, g, (Step){.V = w.V + b * size}, b, c, w.sums + (c * n.group + b) * size, own);
+                }
+                meet(n);
+            }
+            if (me == 0) {
+                const float share = r == 0 && !g.prior ? 1.0f / (float)(n.parents + n.leaky) : 1.0f;
+                float *s = sums + (r * n.batch + b) * size;
+                memset(s, 0, sizeof(float) * (size_t)size);
+                add_up(n, w.sums + b * size, chunks, n.group * size, s);
+                for (long k = 0; k < size; k++) s[k] = s[k] * share + (bias ? bias[k] : 0);
+                if (r < n.iterations - 1) add_squashed(n, s, n.sharpness, w.V + b * size);
+                else add_squashed(n, s, 1, v + b * size);
+            }
+            meet(n);
+        }
+}
+
+static void route_group(Sizes n, Group g, Desk w, const float *bias, float *sums, float *v) {
+    const long size = poses(n);
     Step steps[n.group];
     memset(w.V, 0, sizeof(float) * (size_t)(g.count * size));
     memset(v, 0, sizeof(float) * (size_t)(g.count * size));
     for (long b = 0; b < g.count; b++) steps[b] = (Step){.V = g.prior ? w.V + b * size : NULL};
+    if (n.inner == 1) route_share(n, g, w, steps, bias, sums, v, 0);
+    else {
 #pragma omp parallel num_threads(n.inner)
-    {
-        v8 *own = w.own + omp_get_thread_num() * w.step;
-#pragma omp for schedule(dynamic)
-        for (long c = 0; c < chunks; c++) make_chunk(n, g, steps, c, w.sums + c * n.group * size, own);
-        for (long b = 0; b < g.count; b++)
-            for (long r = 0; r < n.iterations; r++) {
-                if (r > 0) {
-#pragma omp for schedule(dynamic)
-                    for (long k = 0; k < chunks; k++) {
-                        const long c = r % 2 ? chunks - 1 - k : k;
-                        read_chunk(n, g, (Step){.V = w.V + b * size}, b, c, w.sums + (c * n.group + b) * size, own);
-                    }
-                }
-#pragma omp single
-                {
-                    const float share = r == 0 && !g.prior ? 1.0f / (float)(n.parents + n.leaky) : 1.0f;
-                    float *s = sums + (r * n.batch + b) * size;
-                    memset(s, 0, sizeof(float) * (size_t)size);
-                    add_up(n, w.sums + b * size, chunks, n.group * size, s);
-                    for (long k = 0; k < size; k++) s[k] = s[k] * share + (bias ? bias[k] : 0);
-                    if (r < n.iterations - 1) add_squashed(n, s, n.sharpness, w.V + b * size);
-                    else add_squashed(n, s, 1, v + b * size);
-                }
-            }
+        route_share(n, g, w, steps, bias, sums, v, omp_get_thread_num());
     }
 }
 
@@ -605,31 +619,36 @@ static Step parents_backward(Sizes n, Parents p, Span span, long image, long r, 
 }
 
 /* All iterations of a group, from the last to the first; `first` is its first image in the span. */
-static void route_group_backward(Sizes n, Group g, Desk w, Parents p, Span span, long first) {
+static void backward_share(Sizes n, Group g, Desk w, Parents p, Span span, long first, Step *steps, long me) {
     const long size = poses(n), chunks = parts(rows(n), CHUNK), final = n.iterations - 1;
-    Step steps[n.group];
-    memset(w.V, 0, sizeof(float) * (size_t)(g.count * size));
-    for (long b = 0; b < g.count; b++) steps[b] = parents_backward(n, p, span, first + b, final, NULL);
-    if (span.passes == 0) return;
-#pragma omp parallel num_threads(n.inner)
-    {
-        v8 *own = w.own + omp_get_thread_num() * w.step;
-#pragma omp for schedule(dynamic)
-        for (long c = 0; c < chunks; c++) make_chunk(n, g, steps, c, w.sums + c * n.group * size, own);
-        for (long b = 0; b < g.count; b++)
-            for (long r = final - 1; r >= lowest(n); r--) {
-#pragma omp single
-                {
-                    add_up(n, w.sums + b * size, chunks, n.group * size, w.V + b * size);
-                    steps[b] = parents_backward(n, p, span, first + b, r, w.V + b * size);
-                }
-                if (r < begin(n)) break;
-#pragma omp for schedule(dynamic)
-                for (long k = 0; k < chunks; k++) {
-                    const long c = (final - r) % 2 ? chunks - 1 - k : k;
-                    read_chunk(n, g, steps[b], b, c, w.sums + (c * n.group + b) * size, own);
-                }
+    v8 *own = w.own + me * w.step;
+    for (long c = me; c < chunks; c += n.inner) make_chunk(n, g, steps, c, w.sums + c * n.group * size, own);
+    meet(n);
+    for (long b = 0; b < g.count; b++)
+        for (long r = final - 1; r >= lowest(n); r--) {
+            if (me == 0) {
+                add_up(n, w.sums + b * size, chunks, n.group * size, w.V + b * size);
+                steps[b] = parents_backward(n, p, span, first + b, r, w.V + b * size);
             }
+            meet(n);
+            if (r < begin(n)) break;
+            for (long k = me; k < chunks; k += n.inner) {
+                const long c = (final - r) % 2 ? chunks - 1 - k : k;
+                read_chunk(n, g, steps[b], b, c, w.sums + (c * n.group + b) * size, own);
+            }
+            meet(n);
+        }
+}
+
+static void route_group_backward(Sizes n, Group g, Desk w, Parents p, Span span, long first) {
+    Step steps[n.group];
+    memset(w.V, 0, sizeof(float) * (size_t)(g.count * poses(n)));
+    for (long b = 0; b < g.count; b++) steps[b] = parents_backward(n, p, span, first + b, n.iterations - 1, NULL);
+    if (span.passes == 0) return;
+    if (n.inner == 1) backward_share(n, g, w, p, span, first, steps, 0);
+    else {
+#pragma omp parallel num_threads(n.inner)
+        backward_share(n, g, w, p, span, first, steps, omp_get_thread_num());
     }
 }
 
@@ -653,7 +672,7 @@ void route_backward(Sizes n, const float *u, const float *W, const float *prior,
                              least(n.group, span.count - first)};
             route_group_backward(n, g, w, p, span, first);
         }
-#pragma omp parallel for num_threads(n.outer * n.inner) schedule(dynamic)
+#pragma omp parallel for num_threads(n.outer * n.inner)
         for (long t = 0; t < parts(n.children, LANES); t++)
             hand_on(n, span, t, u + from * image, weights, grad_u + from * image, grad_W, grad_prior, from > 0,
                     start + at.threads + omp_get_thread_num() * at.thread);

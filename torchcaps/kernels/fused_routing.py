@@ -26,11 +26,12 @@ from torchcaps.kernels.operators import operator
 from torchcaps.kernels.tuning import eligible, traced
 from torchcaps.routing import Dynamic, Routing
 
-GROUP_BYTES = 16 << 20
+GROUP_BYTES = 8 << 20
 """Votes that a thread keeps at a time, small enough for the last-level cache."""
-GROUP_IMAGES = 8
+GROUP_IMAGES = 4
 SPAN_BYTES = 8 << 20
-"""Couplings and gradients of logits that wait for the gradient of W, which is read and written once for all of them."""
+"""Couplings and gradients of logits that wait for the gradient of W, which is read and written once for all of them; as
+much as W itself takes, if that is more."""
 SMALL = 1 << 20
 """Products of u and W below which a second thread costs more than it brings."""
 
@@ -168,7 +169,7 @@ def _sizes(
     group = max(1, min(-(-batch // outer), GROUP_IMAGES, GROUP_BYTES // (image * dim)))
     priors = prior is not None
     passes = iterations if priors else max(1, iterations - 1)
-    span = max(1, min(batch, SPAN_BYTES // (2 * image * passes)))
+    span = max(1, min(batch, max(SPAN_BYTES, weight.nbytes) // (2 * image * passes)))
     sizes = (batch, children, parents, dim, child_dim)
     return _Sizes(*sizes, iterations, leaky, full, priors, group, span, outer, inner, sharpness)
 
