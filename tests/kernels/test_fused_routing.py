@@ -114,10 +114,10 @@ def test_matches_for_any_shape(shape: tuple, iterations: int, options: dict, see
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_groups_and_spans_do_not_change_the_answer(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = make((7, 70, 8, 3, 6), torch.float32, **options)
+    case = make((31, 70, 8, 3, 6), torch.float32, **options)
     whole = answer(route(*case), *case[1:])
     monkeypatch.setattr(fused_routing, "GROUP_IMAGES", 2)
-    monkeypatch.setattr(fused_routing, "SPAN_BYTES", 3 * 2 * 4 * 70 * 3 * 3)
+    monkeypatch.setattr(fused_routing, "SPAN_BYTES", 0)  # as much as the weights take: at most 12 images
     parted = answer(route(*case), *case[1:])
     assert all(map(torch.equal, whole[:3], parted[:3]))
     torch.testing.assert_close(whole[3], parted[3], rtol=1e-5, atol=1e-5)
