@@ -2,6 +2,8 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALL := $(PYTHON) -m pip install --quiet
+VERIFIED := --require-hashes --only-binary :all:
+TORCH := $(VERIFIED) --no-deps -r requirements-torch.lock
 READY := $(VENV)/.ready
 
 .PHONY: demo test check docs audit clean
@@ -30,12 +32,13 @@ audit:
 	.cache/audit/bin/pip-audit --strict --disable-pip -r requirements.lock -r requirements-torch.lock
 
 # Everything is verified by its hash (tools/lock.py writes them), except what torch's builds for GPUs need beside them, which
-# the third line fetches; a CPU build needs nothing. A torch of this version that is there already stays. The last line
-# compiles the C loops. Debian has venv in python3-venv.
+# the fourth line fetches; a CPU build needs nothing. A torch of this version that is there stays, and one in a folder of
+# pip's (PIP_FIND_LINKS) comes before those of the index, which pip would prefer: it knows their hashes before it has them.
+# The last line compiles the C loops. Debian has venv in python3-venv.
 $(READY): pyproject.toml requirements.lock requirements-torch.lock hatch_build.py $(wildcard torchcaps/kernels/*.c)
 	python3 -m venv $(VENV)
-	$(INSTALL) --require-hashes --only-binary :all: -r requirements.lock
-	$(INSTALL) --require-hashes --only-binary :all: --no-deps -r requirements-torch.lock
+	$(INSTALL) $(VERIFIED) -r requirements.lock
+	$(INSTALL) $(TORCH) -qq --no-index || $(INSTALL) $(TORCH)
 	$(INSTALL) -c constraints.txt torch
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	touch $(READY)
