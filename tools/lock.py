@@ -1,11 +1,11 @@
-"""Write the hashes of the packages in `constraints.txt`: `python tools/lock.py`, with a connection to the package index.
+"""Write the hashes of the packages in `constraints.txt`: `python tools/lock.py`, with a connection to the index.
 
-`requirements.lock` has every package but torch and lists, for each, all wheels that the index offers for that version: for
-all systems and versions of Python. `requirements-torch.lock` has torch alone, because builds differ in what they need beside
-them. Where to look is pip's own configuration: its index, extra indexes and folders of files.
+`requirements.lock` has every package but torch and lists, for each, all wheels that the index offers of that version,
+for all systems and versions of Python. `requirements-torch.lock` has torch alone, because its builds differ in what
+they need beside them. Where to look is pip's own configuration: its index, extra indexes and folders of files.
 
-Wheels only: what pip would fetch to build anything else is not in the lock. Two files of one name with different contents
-are an error, as is a version without any wheel.
+Wheels only: what pip would fetch to build anything else is not in the lock. Two files of one name with different
+contents are an error, as is a version without any wheel.
 """
 
 import hashlib
