@@ -1,9 +1,12 @@
 # Everything needed is made on first use: `make demo` and `make test` work on a fresh clone.
 VENV := .venv
 PYTHON := $(VENV)/bin/python
+INSTALL := $(PYTHON) -m pip install --quiet
+VERIFIED := --require-hashes --only-binary :all:
+TORCH := $(VERIFIED) --no-deps -r requirements-torch.lock
 READY := $(VENV)/.ready
 
-.PHONY: demo test check docs clean
+.PHONY: demo test check docs audit clean
 
 demo: $(READY)
 	$(PYTHON) -m torchcaps demo
@@ -17,21 +20,27 @@ check: $(READY)
 
 # The site, into site/; any warning, such as a link to nowhere, is an error (strict in mkdocs.yml). Formulas and the
 # playground need files from npm, which are fetched once.
-docs: $(VENV)/.docs
+docs: $(READY)
 	$(VENV)/bin/mkdocs build
 	rm -rf site/playground
 	$(PYTHON) -m torchcaps publish --out site/playground
 
-$(VENV)/.docs: $(READY)
-	$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[docs]'
-	touch $(VENV)/.docs
+# Known vulnerabilities of everything pinned. Without --strict, pip-audit passes over what its database does not answer for.
+audit:
+	python3 -m venv .cache/audit
+	.cache/audit/bin/python -m pip install --quiet pip-audit
+	.cache/audit/bin/pip-audit --strict --disable-pip -r requirements.lock -r requirements-torch.lock
 
-# constraints.txt pins torch: unpinned, pip would fetch gigabytes of GPU libraries. Debian has venv in python3-venv.
-# The last step compiles the C loops.
-$(READY): pyproject.toml constraints.txt hatch_build.py $(wildcard torchcaps/kernels/*.c)
+# Everything is verified by its hash (tools/lock.py writes them), except what torch's builds for GPUs need beside them, which
+# the fourth line fetches; a CPU build needs nothing. A torch of this version that is there stays, and one in a folder of
+# pip's (PIP_FIND_LINKS) comes before those of the index, which pip would prefer: it knows their hashes before it has them.
+# The last line compiles the C loops. Debian has venv in python3-venv.
+$(READY): pyproject.toml requirements.lock requirements-torch.lock hatch_build.py $(wildcard torchcaps/kernels/*.c)
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet -c constraints.txt torch
-	$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(INSTALL) $(VERIFIED) -r requirements.lock
+	$(INSTALL) $(TORCH) -qq --no-index || $(INSTALL) $(TORCH)
+	$(INSTALL) -c constraints.txt torch
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	touch $(READY)
 
 clean:
