@@ -71,14 +71,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(TRIALS))
     parser.add_argument("--options", type=json.loads, help="of a trial that is not in the table")
     arguments = parser.parse_args()
-    done = read_json(arguments.out) if arguments.out.exists() else {}
+    command = " ".join(["python", "benchmarks/em_trials.py", *sys.argv[1:]])
+    kept = read_json(arguments.out) if arguments.out.exists() else {"command": command, "trials": {}}
+    done = kept["trials"]
     for name in arguments.only:
         for toy in arguments.toys:
             for seed in arguments.seeds:
                 key = f"{name}, {arguments.steps} steps, without toy {toy}, seed {seed}"
                 if key not in done:
                     done[key] = _run({**USUAL, **(arguments.options or TRIALS[name])}, arguments.steps, toy, seed)
-                    write_json(arguments.out, done)
+                    write_json(arguments.out, kept)
                     shown = ("held_out_accuracy", "train_accuracy", "of_categories", "seconds", "parameters")
                     print(key, *(json.dumps(done[key][part]) for part in shown), file=sys.stderr, flush=True)
 
