@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ EVERY, LOOKS = 4, 4
 """Of the kept toys every fourth image is scored, four times in a training."""
 CAPSULES, CNN = "matrix-smallnorb-small", "cnn-smallnorb-norm"
 USUAL: dict[str, Any] = {"model": CAPSULES, "network": {}, "lr": 3e-3, "batch": 32, "clip": 5.0, "average": 0.0}
-USUAL |= {"augment": {}, "gain": None, "smoothing": 0.0, "decay": 0.0}
+USUAL |= {"augment": {}, "gain": None, "smoothing": 0.0, "decay": 0.0, "reach": None}
 MOVED = {"rotation": 10, "scale": 0.2, "shear": 0.15}
 BENT = {**MOVED, "bend": 2.0}
 
@@ -91,6 +92,9 @@ def _run(options: dict[str, Any], steps: int, toy: int, seed: int) -> dict[str, 
     average = deepcopy(model).requires_grad_(False) if options["average"] else None
     data, toys = resolve("norb-style"), viewpoints.read("norb-style", "train").instance
     images = data.images("train")
+    if options["reach"] is not None:  # random crops are at most so many pixels from the middle, where the test's is
+        edge = (images.images.shape[2] - data.image[1]) // 2 - options["reach"]
+        images = replace(images, images=images.images[:, :, edge:-edge, edge:-edge])
     learned, kept = (toys != toy).nonzero()[:, 0], (toys == toy).nonzero()[::EVERY, 0]
     stream = data.stream(images.take(learned), seed, augment=Augmentation(**options["augment"]))
     held_out = data.scored(images.take(kept), len(kept))
