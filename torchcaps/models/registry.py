@@ -160,7 +160,13 @@ MODELS |= {
     "matrix-smallnorb": Entry(_matrix(), "smallnorb", "matrix capsules with EM routing, the paper's network", _EM),
     "matrix-smallnorb-small": Entry(_matrix(**_SMALL), "smallnorb", "the paper's smaller one", _EM),
     "matrix-smallnorb-stem": Entry(
-        _matrix(stem=((16, 3, 1), (32, 3, 2), (40, 3, 1), (40, 3, 1)), norm=True, primary_types=8, types=(8, 16)),
+        _matrix(
+            stem=((16, 3, 1), (32, 3, 2), (40, 3, 1), (40, 3, 1)),
+            norm=True,
+            primary_types=8,
+            dropout=0.3,
+            types=(8, 16),
+        ),
         "smallnorb",
         "as large, with four small convolutions below the capsules instead of one large one",
         {**_EM, "batch": 32, "clip": 5.0},
