@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +25,10 @@ from torch.nn.functional import cross_entropy
 from torchcaps.core.files import read_json, write_json
 from torchcaps.core.types import ModelOutput
 from torchcaps.data import resolve, viewpoints
-from torchcaps.data.sets import Batch, ImageSet
+from torchcaps.data.sets import Batch, ScoredSet
 from torchcaps.data.transforms import Augmentation
 from torchcaps.models.registry import count_parameters, create_model
-from torchcaps.training.loop import Scheduled, follow, train_step
+from torchcaps.training.loop import follow, train_step
 from torchcaps.training.optim import learning_rate, make_optimisers, set_learning_rate
 from torchcaps.training.runs import manifest
 from torchcaps.training.scoring import exact_match, score
@@ -110,7 +111,7 @@ def _run(options: dict[str, Any], steps: int, toy: int, seed: int) -> dict[str, 
 
     for step in range(steps):
         set_learning_rate(optimisers, learning_rate("linear", step / steps, step, 0.05))
-        if isinstance(model, Scheduled):
+        if hasattr(model, "schedule"):
             model.schedule(step / steps)
         batch = stream.batch(step, options["batch"])
         right += float(train_step(model, batch, optimisers, loss if options["gain"] else None, options["clip"])[1])
@@ -129,7 +130,7 @@ def _run(options: dict[str, Any], steps: int, toy: int, seed: int) -> dict[str, 
         "steps": steps,
         "parameters": count_parameters(model),
         "held_out_accuracy": held,
-        "of_categories": _by_category(model if average is None else average, held_out),
+        "of_categories": _by_category(model if average is None else average, held_out, data.classes),
         "train_accuracy": train,
         "seconds": round(time.perf_counter() - began, 1),
         "processor_seconds": round(time.process_time() - used, 1),
@@ -144,13 +145,13 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _by_category(model: nn.Module, held_out: ImageSet) -> dict[str, float]:
+def _by_category(model: nn.Module, held_out: ScoredSet, classes: Sequence[str]) -> dict[str, float]:
     """The share of each category's images that are right."""
     answers: list[tuple[torch.Tensor, torch.Tensor]] = []
     score(model, held_out, answers=answers)
     lengths, labels = (torch.cat(parts) for parts in zip(*answers, strict=True))
     right = exact_match(lengths, labels).float()
-    return {name: round(float(right[labels[:, 0] == n].mean()), 4) for n, name in enumerate(held_out.classes)}
+    return {name: round(float(right[labels[:, 0] == n].mean()), 4) for n, name in enumerate(classes)}
 
 
 if __name__ == "__main__":
