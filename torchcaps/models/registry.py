@@ -167,7 +167,7 @@ MODELS |= {
             dropout=0.3,
             types=(8, 16),
         ),
-        "smallnorb",
+        "norb-style",
         "as large, with four small convolutions below the capsules instead of one large one",
         {**_EM, "batch": 32, "clip": 5.0},
     ),
