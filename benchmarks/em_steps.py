@@ -1,4 +1,4 @@
-"""Does EM routing stay finite? Ten thousand training steps of a small matrix-capsule network, each looked at.
+"""Does EM routing stay finite? Thirty thousand training steps of a small matrix-capsule network, each looked at.
 
     python benchmarks/em_steps.py --seeds 0 1 2
 
@@ -30,8 +30,8 @@ BATCH, LR, LAST = 4, 3e-3, 500
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--out", type=Path, default=Path("results/em-10000-steps.json"))
+    parser.add_argument("--steps", type=int, default=30_000)
+    parser.add_argument("--out", type=Path, default=Path("results/em-30000-steps.json"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     runs = [_run(seed, arguments.steps) for seed in arguments.seeds]

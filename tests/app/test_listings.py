@@ -32,7 +32,7 @@ def test_the_help_of_train_names_every_default() -> None:
     assert f"watch progress, at most a tenth (default: {usual.validation})" in text
     assert f"how often to save (default: {usual.checkpoint_seconds:g})" in text
     assert f"order and augmentation (default: {usual.seed})" in text
-    assert "(default: the model's own, 128 or 64)" in text
+    assert "(default: the model's own, 128, 64 or 32)" in text
     assert "(default: the model's own, 0.001, 0.01 or 0.003)" in text
     assert "(default: the model's own, adam or muon)" in text
     assert "(default: the model's own, linear or decay)" in text

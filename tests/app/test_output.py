@@ -119,7 +119,10 @@ def test_reproduce_all_succeeds_when_all_do(
     ("line", "expected"),
     [
         ("torchcaps rou", {"routings"}),
-        ("torchcaps train matrix-", {"matrix-mnist", "matrix-smallnorb", "matrix-smallnorb-small"}),
+        (
+            "torchcaps train matrix-",
+            {"matrix-mnist", "matrix-smallnorb", "matrix-smallnorb-small", "matrix-smallnorb-stem"},
+        ),
         ("torchcaps train capsnet --routing inv", {"inverted-dot-product"}),
         ("torchcaps reproduce smallnorb-", {"smallnorb-em"}),
         ("torchcaps predict capsnet-mu", {"capsnet-multimnist-small", "capsnet-multimnist-fine"}),

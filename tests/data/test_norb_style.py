@@ -270,6 +270,14 @@ def test_training_crops_and_jitters_and_testing_takes_the_middle(rendered: Path)
     assert brightness.max() > 1.3 * brightness.min()
 
 
+def test_crops_near_the_middle_are_tested_on_the_same_pixels(rendered: Path) -> None:
+    whole, middle = (named.resolve(name) for name in ("norb-style", "norb-style-middle"))
+    images = middle.images("test")
+    assert images.images.shape[2:] == (38, 38)
+    tested, same = (next(data.scored(data.images("test")).batches(60)).images for data in (middle, whole))
+    assert torch.equal(tested, same)
+
+
 def test_the_files_of_both_splits_hold_other_toys() -> None:
     train, test = (norb_style.rendered(split).scenes for split in ("train", "test"))
     assert train.instances == (4, 6, 7, 8, 9)

@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
+from PIL import Image
 
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import written_whole
 from torchcaps.data.readers import affnist, cifar, files, idx, matlab, norb, pickled, svhn
+from torchcaps.data.readers.pictures import to_bytes
 from torchcaps.data.sources.catalogue import FILES, SETS
 
 DIGITS = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
@@ -325,3 +327,10 @@ def test_the_bundled_digits_are_what_the_table_says():
     attribution = (folder / "mini/ATTRIBUTION.md").read_text()
     for due in ("Yann LeCun", "Corinna Cortes", "Burges", "ShareAlike 3.0"):
         assert due in attribution
+
+
+def test_a_stereo_pair_is_side_by_side_or_one_picture_for_both():
+    left, right = (np.random.default_rng(seed).integers(0, 256, (32, 32), np.uint8) for seed in (0, 1))
+    pair = Image.fromarray(np.concatenate([left, right], 1))
+    np.testing.assert_array_equal(to_bytes(pair, (2, 32, 32), False), [left, right])
+    np.testing.assert_array_equal(to_bytes(Image.fromarray(left), (2, 32, 32), False), [left, left])

@@ -30,6 +30,7 @@ TINY = {"image": (1, 28, 28), "classes": 10, "channels": 8, "primary_types": 2, 
     [
         ("matrix-smallnorb", 310_000),
         ("matrix-smallnorb-small", 68_000),
+        ("matrix-smallnorb-stem", 66_800),
         ("cnn-smallnorb", 4_200_000),
         ("cnn-smallnorb-small", 68_000),
         ("cnn-smallnorb-norm", 68_000),
@@ -104,6 +105,30 @@ def test_the_authors_margin_is_a_sigmoid() -> None:
     for step in (0, 100_000, 300_000, 700_000):
         model.schedule(step / 700_000)
         assert model.margin == pytest.approx(0.2 + 0.79 / (1 + np.exp(4 - step / 50_000)), abs=1e-12)
+
+
+def test_several_convolutions_below_the_capsules() -> None:
+    stem = {"stem": ((4, 3, 1), (6, 3, 2)), "norm": True}
+    model = create_model("matrix-smallnorb-small", **TINY, **stem).eval()
+    images = torch.rand(2, 1, 28, 28)
+    assert model.backbone(images).shape == (2, 6, 12, 12)
+    again = model_from_config(json.loads(json.dumps(model_config(model)))).eval()
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again(images).lengths, model(images).lengths)
+    with pytest.raises(UserError, match="too small"):
+        create_model("matrix-smallnorb-small", **TINY | {"image": (1, 9, 9)}, **stem)
+
+
+def test_dropped_capsules_are_no_data() -> None:
+    torch.manual_seed(0)
+    model = create_model("matrix-smallnorb-small", **TINY, dropout=0.5)
+    images, seen = torch.rand(2, 1, 28, 28), []
+    model.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[0].activations))
+    model(images)
+    model.eval()(images)
+    trained, asked = seen
+    assert 0.4 < (trained == 0).float().mean() < 0.6
+    torch.testing.assert_close(trained[trained > 0], 2 * asked[trained > 0])
 
 
 def test_batch_normalisation_and_spread_activations_are_options() -> None:

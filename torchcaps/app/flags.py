@@ -57,7 +57,7 @@ def own_default(field: str) -> str:
     """What the models have for a field of the training, the most common first.
 
     >>> own_default("batch")
-    "(default: the model's own, 128 or 64)"
+    "(default: the model's own, 128, 64 or 32)"
     """
     usual = listings.kept()["training"][field]
     counts = Counter(row["training"].get(field, usual) for row in listings.kept()["models"])
@@ -134,7 +134,7 @@ def train_flags(train: argparse.ArgumentParser) -> None:
     add("--warmup", rises, type=SHARE, metavar="SHARE")
     average = f"such as 0.999 (default: {usual['average'] or '0, no average'})"
     add("--average", f"decay of an exponential average of the weights, {average}", type=SHARE, metavar="DECAY")
-    shortened = "shorten a step's gradient to this norm where it is longer (default: never)"
+    shortened = "shorten a step's gradient to this norm if it is longer (default: never, 5 for matrix-smallnorb-stem)"
     add("--clip", shortened, **AMOUNT, metavar="NORM")
     add("--seed", f"decides initial weights, order and augmentation (default: {usual['seed']})", **NUMBER)
     device_flag(add)

@@ -106,6 +106,11 @@ def _halved(pixels: np.ndarray, split: Split) -> np.ndarray:
     return pixels.reshape(n, c, h // 2, 2, w // 2, 2).mean((3, 5), dtype=np.float32).round().astype(np.uint8)
 
 
+def _middle(pixels: np.ndarray, split: Split) -> np.ndarray:
+    """38x38 of 48x48 pixels: crops of 32x32 are then at most 3 pixels from the one in the middle, which is tested."""
+    return pixels[:, :, 5:-5, 5:-5]
+
+
 _SHIFTED = PRESETS["shift"]
 _THUMBNAILS = Augmentation(shift=2, flip=True, cutout=0.25)
 _JITTERED = Augmentation(colour=0.3)
@@ -149,6 +154,10 @@ _SETS = (
     ),
     NamedSet("cifar10", "50,000 + 10,000 photographs; 24x24 crops", (3, 24, 24), CIFAR),
     *(NamedSet(name, about, _STEREO, TOYS, augment=_JITTERED, made=made) for name, (about, made) in _NORB.items()),
+    NamedSet(
+        "norb-style-middle", "norb-style, crops near the middle, where toys are whole",
+        _STEREO, TOYS, augment=_JITTERED, files="norb-style", made=_middle,
+    ),
     NamedSet("cifar10-32", "the same, whole", (3, 32, 32), CIFAR, augment=_THUMBNAILS, files="cifar10"),
     NamedSet("faces", "drawn from parts, against other parts", (1, 28, 28), faces.CLASSES),
     NamedSet("ships", "the same of ships", (1, 28, 28), ships.CLASSES),

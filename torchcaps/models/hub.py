@@ -22,6 +22,7 @@ T = TypeVar("T", bound="Pretrained")
 DATA_LICENCES = {
     "fashion-mnist": "Fashion-MNIST: MIT",
     "cifar10": "CIFAR-10: its authors state none",
+    "norb-style": "norb-style: rendered by the package, MIT",
     "svhn": "SVHN: for non-commercial use only",
     "mnist": "MNIST: CC BY-SA 3.0",
 }

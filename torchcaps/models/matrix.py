@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from torchcaps.core.errors import UserError
 from torchcaps.core.functional import standardise
@@ -33,11 +34,15 @@ class MatrixConfig:
     channels: int = 32
     """A: of the convolution."""
     norm: bool = False
-    """Batch normalisation of the convolution, before its ReLU; the paper has none."""
+    """Batch normalisation of the convolutions, before their ReLU; the paper has none."""
+    stem: tuple[tuple[int, int, int], ...] | None = None
+    """Channels, kernel and stride of several convolutions instead of the one with 5x5 pixels and stride 2."""
     primary_types: int = 32
     """B."""
     activation_init: tuple[float, float] | None = None
     """How the primary activations begin, as in `PrimaryPoses`."""
+    dropout: float = 0.0
+    """The share of primary capsules that are absent in training: their activation is 0, so that they are no data."""
     types: tuple[int, ...] = (32, 32)
     """C and D: of the convolutional capsule layers, of which the first has stride 2 and the others 1."""
     kernel: int = 3
@@ -67,12 +72,15 @@ class MatrixCaps(Pretrained, nn.Module):
         self.margin = config.margin[1]
         dim = config.side**2
         shared: dict[str, Any] = {"matrix": True, "init_std": config.init_std, **config.routing_options}
-        conv = nn.Conv2d(config.image[0], config.channels, 5, stride=2, bias=not config.norm)
-        norm = [BatchNorm(config.channels)] if config.norm else []
-        self.backbone = nn.Sequential(conv, *norm, nn.ReLU())
-        self.primary = PrimaryPoses(config.channels, config.primary_types, dim, activation_init=config.activation_init)
+        self.backbone = nn.Sequential()
+        channels, height, width = config.image
+        for outputs, kernel, stride in config.stem or ((config.channels, 5, 2),):
+            norm = [BatchNorm(outputs)] if config.norm else []
+            self.backbone.extend([nn.Conv2d(channels, outputs, kernel, stride, bias=not config.norm), *norm, nn.ReLU()])
+            channels, height, width = outputs, *((size - kernel) // stride + 1 for size in (height, width))
+        self.primary = PrimaryPoses(channels, config.primary_types, dim, activation_init=config.activation_init)
         self.layers = nn.Sequential()
-        types, height, width = config.primary_types, *((size - 5) // 2 + 1 for size in config.image[1:])
+        types = config.primary_types
         for n, parents in enumerate(config.types):
             stride = 2 if n == 0 else 1
             self.layers.append(
@@ -85,7 +93,10 @@ class MatrixCaps(Pretrained, nn.Module):
 
     def features(self, images: Float[Tensor, "b c h w"]) -> CapsuleMap:
         """The children of the class capsules."""
-        return self.layers(self.primary(self.backbone(standardise(images))))
+        capsules = self.primary(self.backbone(standardise(images)))
+        if self.training and self.config.dropout:
+            capsules = capsules._replace(activations=dropout(capsules.activations, self.config.dropout))
+        return self.layers(capsules)
 
     def forward(
         self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b *k"] | None = None, trace: bool = False

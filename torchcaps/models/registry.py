@@ -159,6 +159,18 @@ _SMALL: dict[str, Any] = {"channels": 64, "primary_types": 8, "types": (16, 16)}
 MODELS |= {
     "matrix-smallnorb": Entry(_matrix(), "smallnorb", "matrix capsules with EM routing, the paper's network", _EM),
     "matrix-smallnorb-small": Entry(_matrix(**_SMALL), "smallnorb", "the paper's smaller one", _EM),
+    "matrix-smallnorb-stem": Entry(
+        _matrix(
+            stem=((16, 3, 1), (32, 3, 2), (40, 3, 1), (40, 3, 1)),
+            norm=True,
+            primary_types=8,
+            dropout=0.3,
+            types=(8, 16),
+        ),
+        "norb-style",
+        "as large, with four small convolutions below the capsules instead of one large one",
+        {**_EM, "batch": 32, "clip": 5.0},
+    ),
     "matrix-mnist": Entry(
         _matrix(image=(1, 28, 28), classes=10, **_SMALL), "mnist", "the same for handwritten digits", _EM
     ),

@@ -104,9 +104,12 @@ def to_bytes(picture: Image.Image, image: tuple[int, int, int], handwritten: boo
     """The whole picture at the size and number of channels that a model takes.
 
     For models of handwritten digits, dark ink on light paper is noticed and inverted, and a picture that is not already
-    of the model's size is prepared as MNIST was: the ink in a box of 20 pixels, its centre of mass in the middle.
+    of the model's size is prepared as MNIST was: the ink in a box of 20 pixels, its centre of mass in the middle. For
+    models of two channels, which see stereo pairs, the file has both pictures side by side, or one for both cameras.
     """
     c, h, w = image
+    if c == 2:
+        return np.concatenate([to_bytes(half, (1, h, w), handwritten) for half in _stereo(picture)])
     if c not in (1, 3):
         raise UserError(f"this model takes images of {c} channels, which picture files do not have")
     picture = _eight_bits(picture).convert("L" if c == 1 else "RGB")
@@ -122,6 +125,15 @@ def to_bytes(picture: Image.Image, image: tuple[int, int, int], handwritten: boo
         picture = picture.resize((w, h), Image.Resampling.BILINEAR, reducing_gap=3.0)
     pixels = np.asarray(picture)
     return pixels[None] if c == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _stereo(picture: Image.Image) -> tuple[Image.Image, Image.Image]:
+    """What is at least half as wide again as it is high is taken for two pictures."""
+    width, height = picture.size
+    if 2 * width < 3 * height:
+        return picture, picture
+    half = width // 2
+    return picture.crop((0, 0, half, height)), picture.crop((width - half, 0, width, height))
 
 
 def _light_on_dark(picture: Image.Image) -> Image.Image:
