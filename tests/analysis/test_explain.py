@@ -80,8 +80,25 @@ def test_every_routing_can_be_explained_in_colour(routing: str) -> None:
     assert one.answers[0].moved is None
 
 
+def test_matrix_capsules_of_a_stereo_pair() -> None:
+    torch.manual_seed(0)
+    model = create_model("matrix-smallnorb-stem").eval()
+    fields = receptive_fields(model)
+    _, rows, columns = model.classes.grid
+    assert fields.shape == (rows, columns, 32, 32)
+    lowest, highest = (int(fields[y, 0].sum(1).argmax()) for y in (rows - 1, 0))
+    assert highest < 16 < lowest
+    pixels = torch.rand(2, 32, 32)
+    one = Explainer(model).explain("toy.png", Image.new("L", (64, 32)), pixels)
+    with torch.no_grad():
+        torch.testing.assert_close(one.lengths, model(pixels[None]).lengths[0], rtol=1e-4, atol=1e-5)
+    assert all(view.heat.shape == (32, 32) and view.heat.any() and view.picture is None for view in one.answers)
+    page = explanation_page([one], list("abcde"), "toys", [to_json(one, list("abcde"))])
+    assert "toy.png" in page
+
+
 def test_a_cnn_is_refused() -> None:
-    with pytest.raises(UserError, match="CapsNet, which CNN"):
+    with pytest.raises(UserError, match="capsules, which CNN"):
         Explainer(create_model("cnn-mnist", design="compact"))
 
 

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from torchcaps.analysis import probes
 from torchcaps.analysis.answers import NONE_OF_THESE, answer
-from torchcaps.analysis.attribution import couplings_to_classes, heat, receptive_fields, sent
+from torchcaps.analysis.attribution import couplings_to_classes, grid_of, heat, receptive_fields, sent
 from torchcaps.analysis.neighbours import Neighbour, PoseIndex
 from torchcaps.core.errors import UserError
 from torchcaps.models.capsnet import CapsNet
+from torchcaps.models.matrix import MatrixCaps
 
 NEIGHBOURS = 8
 RUNNERS_UP = 1
@@ -54,12 +55,16 @@ class Explanation:
 
 
 class Explainer:
-    """Explains the answers of one model to any number of images."""
+    """Explains the answers of one model to any number of images.
+
+    Matrix capsules have no decoder, so that nothing is redrawn; what was routed to a class is that of the last
+    convolutional capsules.
+    """
 
     def __init__(self, model: nn.Module, index: PoseIndex | None = None) -> None:
-        if not isinstance(model, CapsNet):
+        if not isinstance(model, CapsNet | MatrixCaps):
             kind = type(model).__name__
-            raise UserError(f"'explain' shows the routing of a CapsNet, which {kind} is not; 'predict' takes any model")
+            raise UserError(f"'explain' shows the routing of capsules, which {kind} has not; 'predict' takes any model")
         self.model, self.index = model.eval(), index
         self.device = next(model.parameters()).device
         self.fields = receptive_fields(self.model)
@@ -68,28 +73,34 @@ class Explainer:
     def explain(self, name: str, original: Image.Image, pixels: Float[Tensor, "c h w"]) -> Explanation:
         """Computed where the model is; what comes back is in main memory."""
         model, images = self.model, pixels[None].to(self.device)
-        corner, output = model.corner(images), model(images, trace=True)
+        drawing = model if isinstance(model, CapsNet) else None
+        corner, output = drawing and drawing.corner(images), model(images, trace=True)
         lengths, capsules = output.lengths[0].cpu(), output.capsules[0].cpu()
-        amounts = sent(*couplings_to_classes(model, images, output, corner), model.grid)
-        heats = model.put_back(heat(amounts, self.fields)[None, :, None], corner)[0, :, 0].cpu()
+        heats = heat(sent(*couplings_to_classes(model, images, output, corner), grid_of(model)), self.fields)
+        if drawing:
+            heats = drawing.put_back(heats[None, :, None], corner)[0, :, 0]
+        heats = heats.cpu()
         count = model.config.objects
         labels = lengths.topk(min(count + RUNNERS_UP, len(lengths))).indices.tolist()
         wanted = torch.tensor([labels], device=self.device)
-        pictures = model.reconstruct(output.capsules, output.lengths, wanted, corner)
+        pictures = drawing and drawing.reconstruct(output.capsules, output.lengths, wanted, corner)
         views = [
             ClassView(
                 label,
                 float(lengths[label]),
                 heats[label],
                 None if pictures is None else pictures[0, n].cpu(),
-                probes.perturb(model, images[0], label).cpu() if model.decoder is not None and n < count else None,
+                probes.perturb(drawing, images[0], label).cpu()
+                if drawing and drawing.decoder is not None and n < count
+                else None,
                 self.index.nearest(label, capsules[label], NEIGHBOURS)
                 if self.index is not None and n < count
                 else None,
             )
             for n, label in enumerate(labels)
         ]
-        return Explanation(name, original, pixels, lengths, views[:count], views[count:], len(model.hidden) > 0)
+        hidden = drawing is not None and len(drawing.hidden) > 0
+        return Explanation(name, original, pixels, lengths, views[:count], views[count:], hidden)
 
 
 def to_json(explanation: Explanation, classes: Sequence[str]) -> dict[str, Any]:
