@@ -19,7 +19,7 @@ from torchcaps.data import resolve
 from torchcaps.data.sets import ImageSet, ScoredSet
 from torchcaps.experiments import protocols
 from torchcaps.experiments.base import Study, Trial
-from torchcaps.experiments.smallnorb_em import BATCH, NORM, SMOKE, STEPS, smaller
+from torchcaps.experiments.smallnorb_em import BATCH, CAPSULE_SIZES, CNN_SIZES, NORM, SMOKE, STEPS, smaller
 from torchcaps.experiments.verdicts import Verdict, compared, judged
 from torchcaps.training.runs import Rows
 from torchcaps.training.scoring import score
@@ -28,7 +28,8 @@ from torchcaps.viz.figures.style import BLUE, GREY, ORANGE, WIDTH
 
 PAPER = "Hinton, Sabour and Frosst 2018, section 5.1 and Table 2"
 _CUT = (
-    "the smaller networks, 1,500 steps of 32 images; 500 images of familiar and 1,000 of novel viewpoints at each look"
+    "networks of 66,000 to 69,000 parameters, the capsules with small convolutions below them, 1,500 steps of 32 images; "
+    "500 images of familiar and 1,000 of novel viewpoints at each look"
 )
 CUT = {"quick": _CUT, "standard": _CUT}
 DECIDES = ("quick", "standard", "paper")
@@ -52,9 +53,8 @@ class Look(NamedTuple):
 
 
 def _trial(study: Study, kind: str, data: str, by: str, seed: int) -> Trial:
-    name = NETWORKS[kind] + (
-        "" if kind == NORM else study.pick(quick="-small", standard="-small", paper="", smoke="-small")
-    )
+    sizes = CAPSULE_SIZES if kind == CAPSULES else CNN_SIZES
+    name = NETWORKS[kind] + ("" if kind == NORM else study.pick(**sizes))
     training = study.pick(
         quick={"steps": 1500, "batch": 32, "validation": 0},
         standard={"steps": 1500, "batch": 32, "validation": 0},
