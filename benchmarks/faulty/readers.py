@@ -13,6 +13,8 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -97,24 +99,37 @@ def mutated(content: bytes, lots: random.Random) -> bytes:
     return bytes(changed)
 
 
-def fuzz(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    faults: list[dict[str, str]] = []
-    warnings.simplefilter("ignore")
-    for name, (read, called, seeds) in cases(folder).items():
-        lots, path = random.Random(f"{seed} {name}"), folder / called
-        end, count, accepted = time.monotonic() + seconds, 0, 0
-        while time.monotonic() < end:
-            path.write_bytes(mutated(lots.choice(seeds), lots))
-            count += 1
-            try:
-                with contextlib.redirect_stderr(io.StringIO()):
-                    read(path)
-                accepted += 1
-            except UserError as error:
-                if "\n" in str(error):
-                    faults.append({"format": name, "what": f"more than one line: {error}"})
-            except Exception:
-                faults.append({"format": name, "what": traceback.format_exc()[-1500:]})
-        found[name] = {"files": count, "read": accepted, "refused": count - accepted}
+def fuzz(folder: Path, seconds: float, seed: int, jobs: int = 1) -> dict[str, Any]:
+    """Every format for so many seconds, so many formats at a time, each in a folder of its own."""
+    names, faults = list(cases(folder)), []
+    work = partial(_fuzz_one, folder, seconds, seed)
+    with get_context("spawn").Pool(jobs) if jobs > 1 else contextlib.nullcontext() as pool:
+        found = dict(zip(names, pool.imap(work, names) if pool else map(work, names), strict=True))
+    for counts in found.values():
+        faults += counts.pop("faults")
     return {"formats": found, "faults": len(faults), "found": faults[:20]}
+
+
+def _fuzz_one(whole: Path, seconds: float, seed: int, name: str) -> dict[str, Any]:
+    folder = whole / name
+    folder.mkdir()
+    warnings.simplefilter("ignore")
+    read, called, seeds = cases(folder)[name]
+    lots, path = random.Random(f"{seed} {name}"), folder / called
+    end, spent, count, accepted = time.monotonic() + seconds, time.process_time(), 0, 0
+    faults: list[dict[str, str]] = []
+    while time.monotonic() < end:
+        path.write_bytes(mutated(lots.choice(seeds), lots))
+        count += 1
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                read(path)
+            accepted += 1
+        except UserError as error:
+            if "\n" in str(error):
+                faults.append({"format": name, "what": f"more than one line: {error}"})
+        except Exception:
+            faults.append({"format": name, "what": traceback.format_exc()[-1500:]})
+    busy = round(time.process_time() - spent, 1)
+    refused = count - accepted
+    return {"files": count, "read": accepted, "refused": refused, "processor_seconds": busy, "faults": faults}
