@@ -156,17 +156,22 @@ INLINE long place(const Map *m, long top, long left, long step, int y, int x) {
     return row < 0 || row >= m->rows || column < 0 || column >= m->columns ? -1 : row * m->by_row + column * m->by_column;
 }
 
-/* Factors [n n], `apart` from each other, of `count` channels of one tile. */
+/* Factors [n n], `apart` from each other, of `count` channels of one tile. What is read and written next, the same channels
+   of the next image and the factors `next` further on, is brought into cache meanwhile: a processor foresees a few places
+   that are read or written in turn, not 64. */
 INLINE void to_factors(Matrix M, int side, int size, const Map *m, const float *from, long top, long left, long step,
-                       long count, float *factors, long apart) {
+                       long count, float *factors, long apart, long next) {
     Tile t, half, f;
+    for (int k = 0; k < side * side; k++) __builtin_prefetch(factors + k * apart + next, 1);
     for (int y = 0; y < size; y++)
         for (int x = 0; x < size; x++) {
             const long at = place(m, top, left, step, y, x);
             if (at < 0)
                 t[y][x] = (Channels){0};
-            else
+            else {
                 read(&t[y][x], from + at, m->by_channel, count);
+                __builtin_prefetch(from + at + m->by_image, 0, 2);
+            }
         }
     product(M, 0, side, size, size, t, half);
     product(M, 0, side, size, side, half, f);
@@ -178,6 +183,7 @@ INLINE void from_factors(Matrix M, int side, int size, const Map *m, float *to, 
                          long count, const float *factors, long apart, int overlap) {
     Tile t, half, f;
     for (int k = 0; k < side * side; k++) read(&f[k / side][k % side], factors + k * apart, 1, count);
+    for (int k = 0; k < side * side; k++) __builtin_prefetch(factors + k * apart + LANES, 0);
     product(M, 1, size, side, side, f, half);
     product(M, 1, size, side, size, half, t);
     for (int y = 0; y < size; y++)
@@ -255,7 +261,7 @@ INLINE void block_to_factors(Matrix M, int side, int size, const Sizes *n, const
                 to_factors(M, side, size, m, pixels + i / p->tiles * m->by_image + c,
                            first + top_of(n, i, step) * stride + phase / stride,
                            first + left_of(n, i, step) * stride + phase % stride, stride, least(LANES, m->channels - c),
-                           factors + (i - b->first) * pitch + phase * m->channels + c, apart);
+                           factors + (i - b->first) * pitch + phase * m->channels + c, apart, LANES);
     for (int k = 0; k < side * side; k++)
         for (long l = b->count * pitch; l < n->block * pitch; l++) factors[k * apart + l] = 0;
 }
@@ -296,24 +302,26 @@ static void block_product(long rows, long depth, long width, const float *a, con
         }
 }
 
-/* The gradient of one factor's weights, [output, phase and channel]: the products of y and x, summed over all tiles. */
-static void weight_product(const Sizes *n, const Plan *p, const float *x, const float *y, float *grad) {
-    const long outputs = n->y.channels;
-    for (long c = 0; c < p->inputs; c += PANEL)
-        for (long o = 0; o < outputs; o += ROWS) {
-            Vector sum[ROWS][2] = {0};
-            const int two = p->inputs - c > WIDTH;
-            for (long group = 0; group < p->groups; group++)
-                for (long piece = 0; piece < p->blocks; piece++) {
-                    const Block b = block_of(n, p, group, piece);
-                    const float *of_x = x + b.number * n->factors * p->x + c, *of_y = y + b.number * n->factors * p->y + o;
-                    if (two)
-                        multiply(2, of_y, 1, outputs, of_x, p->inputs, b.count, sum);
-                    else
-                        multiply(1, of_y, 1, outputs, of_x, p->inputs, b.count, sum);
-                }
-            put(two ? 2 : 1, sum, grad + o * p->wide_inputs + c, p->wide_inputs);
+/* The gradient of one factor's weights, ROWS outputs by `vectors` of inputs: products of y and x, summed over all tiles. */
+INLINE void weight_panel(int vectors, const Sizes *n, const Plan *p, const float *x, const float *y, float *grad) {
+    Vector sum[ROWS][2] = {0};
+    for (long group = 0; group < p->groups; group++)
+        for (long piece = 0; piece < p->blocks; piece++) {
+            const Block b = block_of(n, p, group, piece);
+            multiply(vectors, y + b.number * n->factors * p->y, 1, n->y.channels, x + b.number * n->factors * p->x,
+                     p->inputs, b.count, sum);
         }
+    put(vectors, sum, grad, p->wide_inputs);
+}
+
+/* The same of all outputs and inputs, [output, phase and channel]. */
+static void weight_product(const Sizes *n, const Plan *p, const float *x, const float *y, float *grad) {
+    for (long c = 0; c < p->inputs; c += PANEL)
+        for (long o = 0; o < n->y.channels; o += ROWS)
+            if (p->inputs - c > WIDTH)
+                weight_panel(2, n, p, x + c, y + o, grad + o * p->wide_inputs + c);
+            else
+                weight_panel(1, n, p, x + c, y + o, grad + o * p->wide_inputs + c);
 }
 
 /* Weights as the products read them: panels of PANEL results, or, `back`, of PANEL inputs, LANES of which are done here.
@@ -333,10 +341,10 @@ INLINE void weight_factors(Matrix M, int side, int taps, const Sizes *n, const P
         const float *from = weight + c * m.by_channel + line * (back ? w->by_image : w->by_channel);
         float *to = factors + (at / PANEL * depth + above + line) * PANEL + at % PANEL;
         if (at % PANEL + count <= PANEL)
-            to_factors(M, side, taps, &m, from, top, left, n->stride, count, to, apart);
+            to_factors(M, side, taps, &m, from, top, left, n->stride, count, to, apart, PANEL);
         else { /* Part of it belongs to later panels. */
             float room[MOST * MOST][LANES] __attribute__((aligned(64)));
-            to_factors(M, side, taps, &m, from, top, left, n->stride, count, room[0], LANES);
+            to_factors(M, side, taps, &m, from, top, left, n->stride, count, room[0], LANES, 0);
             for (int k = 0; k < side * side; k++)
                 for (long l = 0; l < count; l++)
                     to[k * apart + l + (at % PANEL + l) / PANEL * (depth - 1) * PANEL] = room[k][l];
