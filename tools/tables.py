@@ -145,7 +145,7 @@ def scores() -> str:
 
 def decided() -> str:
     """Capsules and their control side by side, for the README. What is older than its code is left out."""
-    rows = [row for row in (_overlapping(), _evened(), _numpy_protocol()) if row]
+    rows = [row for row in (_overlapping(), _evened(), _numpy_protocol(), _poses()) if row]
     return "\n".join(["| | capsules | control |\n|---|---|---|", *rows])
 
 
@@ -187,6 +187,24 @@ def _numpy_protocol() -> str | None:
     what = "IoU ≥ 0.8 from 6,000 fixed pairs in 8 epochs, the protocol of a NumPy reproduction, both digits right"
     ours = f"{_spread(values)} [that network here](results/seed003/standard), {_trainings(len(values))}"
     return f"| {what}; p = {first['p']:.1g} | {ours} | {first['paper']:.1%} that reproduction |"
+
+
+def _poses() -> str | None:
+    """How well a linear map reads off what was done to a digit: from its capsule, and from a CNN's last hidden layer."""
+    kept, summary = _result("equivariance/standard/rows"), _result("equivariance/standard/summary")
+    if kept is None or summary is None or not all(is_fresh(row, "equivariance") for row in kept["rows"].values()):
+        return None
+    readouts = [
+        ", ".join(
+            f"{mean(kept['rows'][f'{network}-{seed}-{what}']['values']['readout'] for seed in range(FEWEST_SEEDS)):.2f}"
+            for what in ("rotation", "scale", "shift")
+        )
+        for network in ("capsnet", "cnn")
+    ]
+    p = max(verdict["p"] for verdict in summary["verdicts"] if "read off" in verdict["claim"])
+    ours = f"{readouts[0]} [from its capsule](results/equivariance/standard), {_trainings(FEWEST_SEEDS)}"
+    what = f"How far a digit was turned, resized, moved, read off by a linear map (R²); p ≤ {p:.2g}"
+    return f"| {what} | {ours} | {readouts[1]} from the last hidden layer of a CNN of the same backbone |"
 
 
 def _finished(experiment: str, network: str) -> dict[int, dict]:
