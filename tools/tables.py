@@ -145,26 +145,34 @@ def scores() -> str:
 
 def decided() -> str:
     """Capsules and their control side by side, for the README. What is older than its code is left out."""
-    rows = [row for row in (_overlapping(), _evened(), _numpy_protocol(), _poses()) if row]
+    rows = [row for row in (_overlapping(), _evened(), _numpy_protocol(), _mnist(), _poses()) if row]
     return "\n".join(["| | capsules | control |\n|---|---|---|", *rows])
 
 
 def _overlapping() -> str | None:
-    """The trainings of `overlap-controls` that are finished, of the seeds that both networks have."""
-    capsules, cnn = (_finished("overlap-controls", network) for network in ("capsules", "cnn"))
+    what = "Two digits on top of each other (IoU ≥ 0.8), both right, budgets of equal cost (395 s)"
+    return _beside_cnn("overlap-controls", "capsules", what)
+
+
+def _mnist() -> str | None:
+    return _beside_cnn("equivariance", "capsnet", "MNIST (paper: 99.75 %, its CNN 99.61 %)")
+
+
+def _beside_cnn(experiment: str, network: str, what: str) -> str | None:
+    """Accuracies of the trainings that are finished, of the seeds that both networks have."""
+    capsules, cnn = (_finished(experiment, name) for name in (network, "cnn"))
     seeds = sorted(capsules.keys() & cnn.keys())
     if len(seeds) < 2:
         return None
     accuracy = [[rows[seed]["accuracy"] for seed in seeds] for rows in (capsules, cnn)]
     estimate = difference(*accuracy)
     cells = [
-        f"{_spread(values)} [{who}, `{rows[seeds[0]]['model']}`](results/overlap-controls/standard), "
+        f"{_spread(values)} [{who}, `{rows[seeds[0]]['model']}`](results/{experiment}/standard), "
         f"{_trainings(len(values))} of {rows[seeds[0]]['steps']:,} steps"
         for who, rows, values in zip(("capsules", "a CNN of the same backbone"), (capsules, cnn), accuracy, strict=True)
     ]
     tested = f"; p = {estimate.p:.2g}" if estimate.enough else ""
-    what = f"Two digits on top of each other (IoU ≥ 0.8), both right, budgets of equal cost (395 s){tested}"
-    return f"| {what} | {' | '.join(cells)} |"
+    return f"| {what}{tested} | {' | '.join(cells)} |"
 
 
 def _evened() -> str | None:
@@ -190,7 +198,7 @@ def _numpy_protocol() -> str | None:
 
 
 def _poses() -> str | None:
-    """How well a linear map reads off what was done to a digit: from its capsule, and from a CNN's last hidden layer."""
+    """How well a linear map reads off what was done to a digit: from its capsule, and from a CNN's last layer."""
     kept, summary = _result("equivariance/standard/rows"), _result("equivariance/standard/summary")
     if kept is None or summary is None or not all(is_fresh(row, "equivariance") for row in kept["rows"].values()):
         return None
