@@ -81,7 +81,7 @@ def _new_training(args: Namespace) -> tuple[Path, dict[str, Any]]:
     if not args.model:
         raise UserError("which model? See 'torchcaps models'")
     known = data_for(find(args.model), args.data, args.size)
-    overrides: dict[str, Any] = {"recipe": args.recipe, "routing": args.routing}
+    overrides: dict[str, Any] = {"recipe": args.recipe, "routing": args.routing, "backbone": args.backbone}
     overrides = {name: value for name, value in overrides.items() if value}
     if args.no_reconstruction:
         overrides["decoder"] = None

@@ -144,6 +144,8 @@ def train_flags(train: argparse.ArgumentParser) -> None:
     add("--routing", routings, partial(listings.names, "routings"), metavar="NAME")
     usually = "the model's own, or the routing's, see 'torchcaps routings'"
     add("--iterations", f"of the routing (default: {usually})", **COUNT)
+    below = "timm:NAME, any network of timm with its weights; timm:NAME:frozen leaves them as they are, "
+    add("--backbone", f"{below}timm:NAME:random begins without them (for capsnet)", metavar="NAME")
     through = "through all iterations of dynamic routing, or the last only (default: full)"
     add("--gradient", through, choices=["full", "last"])
     add("--recipe", "the paper's text, or the authors' released code (default: paper)", choices=["paper", "official"])

@@ -19,8 +19,8 @@ from torchcaps.viz.figures.votes import FULL
 
 PAPER = "Hinton, Sabour and Frosst 2018, Table 1 and Figure 2"
 _CUT = (
-    "networks of 66,000 to 69,000 parameters, the capsules with small convolutions below them, 3,000 steps a training in "
-    "batches of 32"
+    "networks of 66,000 to 69,000 parameters, the capsules with small convolutions below them, 3,000 steps a training "
+    "in batches of 32"
 )
 CUT = {"quick": _CUT, "standard": _CUT}
 DECIDES = ("quick", "standard", "paper")
@@ -29,7 +29,7 @@ NORM = "CNN with batch normalisation"
 SEEDS = 5
 BATCH, STEPS = 64, 300_000
 LOOKED_AT = 500
-# What `-stem` is for: with the paper's one large convolution below them, small matrix capsules learn slowly (docs/log.md).
+# With the paper's one large convolution below them, small matrix capsules learn slowly (docs/log.md).
 CAPSULE_SIZES = {"quick": "-stem", "standard": "-stem", "paper": "", "smoke": "-small"}
 CNN_SIZES = {**CAPSULE_SIZES, "quick": "-small", "standard": "-small"}
 

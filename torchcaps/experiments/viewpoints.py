@@ -28,8 +28,8 @@ from torchcaps.viz.figures.style import BLUE, GREY, ORANGE, WIDTH
 
 PAPER = "Hinton, Sabour and Frosst 2018, section 5.1 and Table 2"
 _CUT = (
-    "networks of 66,000 to 69,000 parameters, the capsules with small convolutions below them, 1,500 steps of 32 images; "
-    "500 images of familiar and 1,000 of novel viewpoints at each look"
+    "networks of 66,000 to 69,000 parameters, the capsules with small convolutions below them, 1,500 steps of 32 "
+    "images; 500 images of familiar and 1,000 of novel viewpoints at each look"
 )
 CUT = {"quick": _CUT, "standard": _CUT}
 DECIDES = ("quick", "standard", "paper")

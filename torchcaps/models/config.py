@@ -15,6 +15,7 @@ from torch import nn
 
 from torchcaps.core.errors import UserError
 from torchcaps.core.files import is_as_annotated
+from torchcaps.models.timm_backbones import offer
 from torchcaps.routing import ROUTINGS, Routing, VoteShape
 
 OLD_NAMES = {"digits": "objects"}
@@ -78,6 +79,7 @@ def model_from_config(config: Mapping[str, Any], **given: Any) -> nn.Module:
         rich = {field: _rich(field, value) for field, value in fields.items() if field not in given}
         _check_sizes(rich)
         _check_kinds(kind.config, rich)
+        offer(rich.get("backbone"), pretrained=False)
         return kind.build(kind.config(**rich, **given))
     except UserError:
         raise

@@ -14,6 +14,7 @@ from torchcaps.models.capsnet import CapsNet, CapsNetConfig
 from torchcaps.models.config import KINDS, Kind, check_fields
 from torchcaps.models.matrix import MatrixCaps, MatrixConfig
 from torchcaps.models.pretrained import load_pretrained
+from torchcaps.models.timm_backbones import is_of_timm, offer
 from torchcaps.routing import check_options
 
 KINDS |= {
@@ -55,6 +56,8 @@ def _photo_design(image: tuple[int, int, int]) -> dict[str, Any]:
 # Found by experiment on validation pairs; docs/log.md has what was tried.
 _FAST = {"optimiser": "muon", "lr": 1e-2, "schedule": "linear", "warmup": 0.05}
 _PHOTO = {**_FAST, "muon_factor": 8.0}
+# For weights that have learned before: large steps would undo it.
+_TUNED = {"optimiser": "adam", "lr": 1e-3, "schedule": "linear", "warmup": 0.05}
 _OVERLAPPING = {"image": (1, 36, 36), "objects": 2, "window": 28, "standardise": True, "channels": 160}
 
 MODELS: dict[str, Entry] = {
@@ -223,6 +226,8 @@ def suited(
 def suited_training(images: int, design: Any = None) -> dict[str, Any]:
     """The training of a network that adapts to its images: ten steps or more an epoch, if there are enough images."""
     batch = next((size for size in (128, 64, 32, 16) if 10 * size <= images), min(8, images))
+    if is_of_timm(design):
+        return {**_TUNED, "batch": batch}
     return {**(_PHOTO if design == "photo" else _FAST), "batch": batch}
 
 
@@ -267,7 +272,9 @@ def configure(name: str, **overrides: Any) -> Any:
     entry = find(name)
     config = entry.config
     image = tuple(overrides.get("image", config.image))
-    own_backbone = not isinstance(overrides.get("backbone", ""), str)
+    backbone = overrides.get("backbone", "")
+    own_backbone = not isinstance(backbone, str) or is_of_timm(backbone)
+    offer(backbone, pretrained=True)
     adapts = own_backbone or (image != config.image and not {"backbone", "design"} & set(overrides))
     if entry.fits_any and adapts:
         classes, objects = (overrides.get(key, getattr(config, key)) for key in ("classes", "objects"))
@@ -290,7 +297,8 @@ def _with_own_options(config: Any, overrides: dict[str, Any]) -> dict[str, Any]:
 def create_model(name: str, pretrained: bool = False, **overrides: Any) -> Any:
     """A model by its name, as in timm: `create_model("capsnet", image=(3, 64, 64), classes=7)`.
 
-    `routing` is a name, a class or an instance; `backbone` a name or any module from images to a feature map.
+    `routing` is a name, a class or an instance; `backbone` a name, `timm:NAME`, or any module from images to a feature
+    map.
     `pretrained` weights fit any number of classes: with another one than theirs, the class capsules begin anew.
     """
     config = configure(name, **overrides)

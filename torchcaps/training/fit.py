@@ -95,7 +95,7 @@ def fit(
                 raise UserError("pretrained weights are for models by name: this network has weights of its own")
             config = TrainConfig(**{"model": type(model).__name__, **_usual(known), **given})
             return train(config, run, module=model, **extra)
-        sized, suiting = recipes.suited_to(model, known)
+        sized, suiting = recipes.suited_to(model, known, (overrides or {}).get("backbone"))
         chosen = {**sized, **(overrides or {})}
         configure(model, **chosen)
         config = defaults_for(model, **{**suiting, **given})

@@ -27,15 +27,15 @@ def data_for(entry: Entry, data: Any, size: str | int | tuple[int, int] | None =
     return found
 
 
-def suited_to(model: str, data: DataSet) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of the network, and fields of `TrainConfig`, that go with the data.
+def suited_to(model: str, data: DataSet, backbone: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the network, and fields of `TrainConfig`, that go with the data, and with a backbone that was chosen.
 
     A model that sizes itself is fitted in everything; another keeps its size and design, and takes the classes.
     """
     entry = find(model)
     if entry.fits_any and data.name != entry.data:
         overrides = suited(model, data.image, len(data.classes), data.objects)
-        design = overrides.get("backbone") or overrides.get("design")
+        design = backbone or overrides.get("backbone") or overrides.get("design")
         return overrides, suited_training(data.training_images(), design)
     if not data.own:
         return {}, {}
