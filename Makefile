@@ -33,7 +33,8 @@ audit:
 
 # Everything is verified by its hash (tools/lock.py writes them), except what torch's builds for GPUs need beside them, which
 # the fourth line fetches; a CPU build needs nothing. A torch of this version that is there stays, and one in a folder of
-# pip's (PIP_FIND_LINKS) comes before those of the index, which pip would prefer: it knows their hashes before it has them.
+# pip's (PIP_FIND_LINKS) comes before those of the index, which pip would prefer
+# because it knows their hashes before it has the files.
 # The last line compiles the C loops. Debian has venv in python3-venv.
 $(READY): pyproject.toml requirements.lock requirements-torch.lock hatch_build.py $(wildcard torchcaps/kernels/*.c)
 	python3 -m venv $(VENV)

@@ -51,7 +51,7 @@ def _trained(experiment: str, network: str, what: str, reference: str) -> str | 
         return None
     return (
         f"| {what} | {_spread([row['accuracy'] for row in rows])} | {len(rows)} | {_millions(rows[0]['parameters'])} | "
-        f"{rows[0]['steps']:,} steps | {reference} | [folder](results/{experiment}/standard) |"
+        f"{rows[0]['steps']:,} steps, 1 core | {reference} | [folder](results/{experiment}/standard) |"
     )
 
 
@@ -221,7 +221,10 @@ def _poses() -> str | None:
         )
         for network in ("capsnet", "cnn")
     ]
-    p = max(verdict["p"] for verdict in summary["verdicts"] if "read off" in verdict["claim"])
+    claims = [verdict for verdict in summary["verdicts"] if "read off" in verdict["claim"]]
+    if any(verdict["verdict"] != "holds" for verdict in claims):
+        return None
+    p = max(verdict["p"] for verdict in claims)
     ours = f"{readouts[0]} [from its capsule](results/equivariance/standard), {_trainings(FEWEST_SEEDS)}"
     what = f"How far a digit was turned, resized, moved, read off by a linear map (R²); p ≤ {p:.2g}"
     return f"| {what} | {ours} | {readouts[1]} from the last hidden layer of a CNN of the same backbone |"

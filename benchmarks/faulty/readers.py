@@ -13,6 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -103,8 +104,9 @@ def fuzz(folder: Path, seconds: float, seed: int, jobs: int = 1) -> dict[str, An
     """Every format for so many seconds, so many formats at a time, each in a folder of its own."""
     names, faults = list(cases(folder)), []
     work = partial(_fuzz_one, folder, seconds, seed)
-    with get_context("spawn").Pool(jobs) if jobs > 1 else contextlib.nullcontext() as pool:
-        found = dict(zip(names, pool.imap(work, names) if pool else map(work, names), strict=True))
+    # An executor, and not a pool, because it says so when a decoder ends its process.
+    with ProcessPoolExecutor(jobs, get_context("spawn")) if jobs > 1 else contextlib.nullcontext() as pool:
+        found = dict(zip(names, pool.map(work, names) if pool else map(work, names), strict=True))
     for counts in found.values():
         faults += counts.pop("faults")
     return {"formats": found, "faults": len(faults), "found": faults[:20]}

@@ -1,6 +1,7 @@
 """Routing in C computes what `routing(votes(...))` computes, gradients included."""
 
 import itertools
+import os
 import subprocess
 import sys
 
@@ -209,6 +210,32 @@ def test_layer_uses_it_and_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHCAPS_KERNELS", "warp")
     with pytest.raises(UserError, match="plain, fast or auto"):
         layer(capsules)
+
+
+TEAMS = """
+import torch
+from torchcaps.core.types import Capsules
+from torchcaps.kernels import fused_routing
+from torchcaps.nn.dense import DenseCaps
+
+fused_routing.SMALL = 0
+torch.manual_seed(0)
+u, layer = torch.randn(1, 1152, 8), DenseCaps(1152, 8, 10, 16)
+found = []
+for threads in (1, 2):
+    torch.set_num_threads(threads)
+    given = u.clone().requires_grad_()
+    poses = layer(Capsules(given, given.sum(-1))).poses
+    found.append((poses, *torch.autograd.grad(poses.square().sum(), (given, layer.weight))))
+for one, two in zip(*found):
+    torch.testing.assert_close(one, two)
+"""
+
+
+@pytest.mark.parametrize("limit", [{}, {"OMP_THREAD_LIMIT": "1"}, {"OMP_DYNAMIC": "true"}])
+def test_one_image_is_right_if_there_are_fewer_threads_than_were_asked_for(limit: dict[str, str]) -> None:
+    environment = {**os.environ, "TORCHCAPS_KERNELS": "fast", **limit}
+    subprocess.run([sys.executable, "-c", TEAMS], env=environment, check=True)
 
 
 def test_subclasses_are_left_alone() -> None:

@@ -63,6 +63,52 @@ def test_the_name_and_the_weights_are_saved(channels: int, tmp_path: Path) -> No
     assert torch.equal(again.eval()(images).lengths, model(images).lengths)
 
 
+def test_loading_fetches_nothing(tmp_path: Path) -> None:
+    create_model("capsnet", backbone=NAME, **SHAPE).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace(NAME, "timm:test_resnet"))
+    assert CapsNet.from_pretrained(tmp_path).config.backbone == "timm:test_resnet"
+    path.write_text(path.read_text().replace("timm:test_resnet", "timm:hf-hub:someone/network"))
+    with pytest.raises(UserError, match="is timm:NAME, timm:NAME:frozen or timm:NAME:random"):
+        CapsNet.from_pretrained(tmp_path)
+
+
+def test_a_run_that_is_killed_at_once_keeps_the_weights_that_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, labels = torch.rand(24, 3, 64, 64), torch.arange(24) % 3
+    chosen: dict[str, Any] = {"backbone": f"{NAME}:frozen", "primary_types": 2, "decoder": None}
+    options: dict[str, Any] = {"test": (images, labels), "out": tmp_path / "run", "steps": 2, "quiet": True}
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("torchcaps.training.train.run_loop", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit("capsnet", (images, labels), overrides=chosen, **options)
+    torch.manual_seed(0)
+    begun = create_model("capsnet", **{**SHAPE, **chosen}).state_dict()
+    torch.manual_seed(1)  # what is made anew would be another network
+    fit("capsnet", (images, labels), overrides=chosen, resume=True, **options)
+    trained = load_run(tmp_path / "run")[0].state_dict()
+    frozen = [name for name in begun if name.startswith("backbone.")]
+    assert all(torch.equal(begun[name], trained[name]) for name in frozen)
+
+
+def test_channels_that_come_last_are_brought_to_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Last(_Pyramid):
+        output_fmt = "NHWC"
+
+        def forward(self, images: Tensor) -> list[Tensor]:
+            return [part.permute(0, 2, 3, 1) for part in super().forward(images)]
+
+    monkeypatch.setattr("timm.create_model", lambda *_, **__: Last(3))
+    model = create_model("capsnet", backbone=NAME, **SHAPE)
+    assert model.backbone.out_channels == 16
+    assert model.grid == (2, 2, 2)
+
+
 def test_a_frozen_one_stays_and_another_is_trained(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     images, labels = torch.rand(24, 3, 64, 64, generator=generator), torch.arange(24) % 3
@@ -72,7 +118,7 @@ def test_a_frozen_one_stays_and_another_is_trained(tmp_path: Path) -> None:
         fit("capsnet", (images, labels), test=(images, labels), out=run, steps=2, overrides=chosen, quiet=True)
         torch.manual_seed(0)
         begun, (trained, _) = create_model("capsnet", **{**SHAPE, "backbone": name}), load_run(run)
-        pairs = zip(begun.backbone.parameters(), trained.backbone.parameters(), strict=True)
+        pairs = zip(begun.backbone.state_dict().values(), trained.backbone.state_dict().values(), strict=True)
         assert all(torch.equal(*pair) for pair in pairs) is stays
 
 

@@ -24,6 +24,7 @@
 #include <omp.h>
 #else
 static int omp_get_thread_num(void) { return 0; }
+static int omp_get_num_threads(void) { return 1; }
 #endif
 
 #define LANES 8
@@ -535,17 +536,19 @@ INLINE void meet(Sizes n) {
     }
 }
 
-/* All iterations of a group, `me` being one of the threads that share it. Every other iteration begins with the votes
+/* All iterations of a group, `me` being one of the threads that share it, a team that may be smaller than was asked for.
+   Every other iteration begins with the votes
    that the one before it read last, because these are still in the nearest cache. */
-static void route_share(Sizes n, Group g, Desk w, const Step *steps, const float *bias, float *sums, float *v, long me) {
+static void route_share(Sizes n, Group g, Desk w, const Step *steps, const float *bias, float *sums, float *v, long me,
+                        long team) {
     const long size = poses(n), chunks = parts(rows(n), CHUNK);
     v8 *own = w.own + me * w.step;
-    for (long c = me; c < chunks; c += n.inner) make_chunk(n, g, steps, c, w.sums + c * n.group * size, own);
+    for (long c = me; c < chunks; c += team) make_chunk(n, g, steps, c, w.sums + c * n.group * size, own);
     meet(n);
     for (long b = 0; b < g.count; b++)
         for (long r = 0; r < n.iterations; r++) {
             if (r > 0) {
-                for (long k = me; k < chunks; k += n.inner) {
+                for (long k = me; k < chunks; k += team) {
                     const long c = r % 2 ? chunks - 1 - k : k;
                     read_chunk(n, g, (Step){.V = w.V + b * size}, b, c, w.sums + (c * n.group + b) * size, own);
                 }
@@ -570,10 +573,10 @@ static void route_group(Sizes n, Group g, Desk w, const float *bias, float *sums
     memset(w.V, 0, sizeof(float) * (size_t)(g.count * size));
     memset(v, 0, sizeof(float) * (size_t)(g.count * size));
     for (long b = 0; b < g.count; b++) steps[b] = (Step){.V = g.prior ? w.V + b * size : NULL};
-    if (n.inner == 1) route_share(n, g, w, steps, bias, sums, v, 0);
+    if (n.inner == 1) route_share(n, g, w, steps, bias, sums, v, 0, 1);
     else {
 #pragma omp parallel num_threads(n.inner)
-        route_share(n, g, w, steps, bias, sums, v, omp_get_thread_num());
+        route_share(n, g, w, steps, bias, sums, v, omp_get_thread_num(), omp_get_num_threads());
     }
 }
 
@@ -619,10 +622,11 @@ static Step parents_backward(Sizes n, Parents p, Span span, long image, long r, 
 }
 
 /* All iterations of a group, from the last to the first; `first` is its first image in the span. */
-static void backward_share(Sizes n, Group g, Desk w, Parents p, Span span, long first, Step *steps, long me) {
+static void backward_share(Sizes n, Group g, Desk w, Parents p, Span span, long first, Step *steps, long me,
+                           long team) {
     const long size = poses(n), chunks = parts(rows(n), CHUNK), final = n.iterations - 1;
     v8 *own = w.own + me * w.step;
-    for (long c = me; c < chunks; c += n.inner) make_chunk(n, g, steps, c, w.sums + c * n.group * size, own);
+    for (long c = me; c < chunks; c += team) make_chunk(n, g, steps, c, w.sums + c * n.group * size, own);
     meet(n);
     for (long b = 0; b < g.count; b++)
         for (long r = final - 1; r >= lowest(n); r--) {
@@ -632,7 +636,7 @@ static void backward_share(Sizes n, Group g, Desk w, Parents p, Span span, long 
             }
             meet(n);
             if (r < begin(n)) break;
-            for (long k = me; k < chunks; k += n.inner) {
+            for (long k = me; k < chunks; k += team) {
                 const long c = (final - r) % 2 ? chunks - 1 - k : k;
                 read_chunk(n, g, steps[b], b, c, w.sums + (c * n.group + b) * size, own);
             }
@@ -645,10 +649,10 @@ static void route_group_backward(Sizes n, Group g, Desk w, Parents p, Span span,
     memset(w.V, 0, sizeof(float) * (size_t)(g.count * poses(n)));
     for (long b = 0; b < g.count; b++) steps[b] = parents_backward(n, p, span, first + b, n.iterations - 1, NULL);
     if (span.passes == 0) return;
-    if (n.inner == 1) backward_share(n, g, w, p, span, first, steps, 0);
+    if (n.inner == 1) backward_share(n, g, w, p, span, first, steps, 0, 1);
     else {
 #pragma omp parallel num_threads(n.inner)
-        backward_share(n, g, w, p, span, first, steps, omp_get_thread_num());
+        backward_share(n, g, w, p, span, first, steps, omp_get_thread_num(), omp_get_num_threads());
     }
 }
 

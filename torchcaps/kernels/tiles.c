@@ -337,6 +337,7 @@ INLINE void weight_factors(Matrix M, int side, int taps, const Sizes *n, const P
     const long width = back ? p->inputs : channels, padded = at + count == width ? whole(width, PANEL) * PANEL - at : count;
     Map m = *w;
     m.by_channel = back ? w->by_channel : w->by_image;
+    m.by_image = back ? w->by_image : w->by_channel; /* the next line */
     for (long line = 0; line < lines; line++) {
         const float *from = weight + c * m.by_channel + line * (back ? w->by_image : w->by_channel);
         float *to = factors + (at / PANEL * depth + above + line) * PANEL + at % PANEL;

@@ -79,7 +79,7 @@ def model_from_config(config: Mapping[str, Any], **given: Any) -> nn.Module:
         rich = {field: _rich(field, value) for field, value in fields.items() if field not in given}
         _check_sizes(rich)
         _check_kinds(kind.config, rich)
-        offer(rich.get("backbone"), pretrained=False)
+        offer({**rich, **given}.get("backbone"), pretrained=False)
         return kind.build(kind.config(**rich, **given))
     except UserError:
         raise

@@ -42,7 +42,8 @@ class MatrixConfig:
     activation_init: tuple[float, float] | None = None
     """How the primary activations begin, as in `PrimaryPoses`."""
     dropout: float = 0.0
-    """The share of primary capsules that are absent in training: their activation is 0, so that they are no data."""
+    """The share of primary capsules that are absent in training: their activation is 0, so that they are no data. The
+    activations of the others are divided by 1 - dropout."""
     types: tuple[int, ...] = (32, 32)
     """C and D: of the convolutional capsule layers, of which the first has stride 2 and the others 1."""
     kernel: int = 3

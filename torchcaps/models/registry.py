@@ -223,6 +223,11 @@ def suited(
     return {**shape, **own, "decoder": "conv"}
 
 
+def is_foreign(backbone: Any) -> bool:
+    """A module of one's own, or a network of timm, not one of the backbones here."""
+    return not isinstance(backbone, str) or is_of_timm(backbone)
+
+
 def suited_training(images: int, design: Any = None) -> dict[str, Any]:
     """The training of a network that adapts to its images: ten steps or more an epoch, if there are enough images."""
     batch = next((size for size in (128, 64, 32, 16) if 10 * size <= images), min(8, images))
@@ -273,7 +278,7 @@ def configure(name: str, **overrides: Any) -> Any:
     config = entry.config
     image = tuple(overrides.get("image", config.image))
     backbone = overrides.get("backbone", "")
-    own_backbone = not isinstance(backbone, str) or is_of_timm(backbone)
+    own_backbone = is_foreign(backbone)
     offer(backbone, pretrained=True)
     adapts = own_backbone or (image != config.image and not {"backbone", "design"} & set(overrides))
     if entry.fits_any and adapts:

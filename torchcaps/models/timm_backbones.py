@@ -41,16 +41,21 @@ class TimmBackbone(nn.Module):
         except Exception as error:  # unknown names, no connection, networks without feature maps: each has its own
             why = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(f"timm does not give {name}: {why}") from None
+        # Some, such as Swin, have the channels of a map last.
+        layout = getattr(self.network, "output_fmt", "NCHW")
+        self.channels_last = getattr(layout, "value", layout) == "NHWC"
         for part in ("mean", "std"):
             values = torch.tensor(getattr(known, part) if known is not None else (0.5, 0.5, 0.5))
             values = values if channels == len(values) else values.mean().expand(channels)
-            self.register_buffer(part, values.reshape(-1, 1, 1).clone(), persistent=False)
+            self.register_buffer(part, values.reshape(-1, 1, 1).clone())
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o y x"]:
-        return self.network((images - self.mean) / self.std)[-1]
+        features = self.network((images - self.mean) / self.std)[-1]
+        return features.permute(0, 3, 1, 2) if self.channels_last else features
 
 
 def is_of_timm(backbone: Any) -> bool:
+    """By its name."""
     return isinstance(backbone, str) and backbone.startswith("timm:")
 
 
@@ -80,4 +85,8 @@ def _timm(name: str) -> Any:
         import timm  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(f"the backbone timm:{name} needs timm: pip install 'torchcaps[timm]'") from None
+    except Exception as error:  # a torchvision that was built for another torch
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        fitting = f"install the torchvision that fits torch {torch.__version__}"
+        raise UserError(f"the backbone timm:{name} needs timm, which cannot be imported: {why}; {fitting}") from None
     return timm

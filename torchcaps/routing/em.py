@@ -25,7 +25,7 @@ with EM routing", 2019, and the authors' own code:
 - β_u = 1 and β_a = -15 at the start: a parent without data has an activation near 0.1 at the last λ, not 0.5. From
   zero, the β_a that lets a class be absent is a thousand steps of Adam away, and nothing is learned until then.
 
-Three iterations as they stand hardly learn: the gradient is long, and another batch's points elsewhere. What it took:
+Three iterations as they stand hardly learn: the gradient is long, and differs from batch to batch. What it took:
 `density_scale` 1/4, initial transforms of identity + 0.3 N, gradients clipped at a norm of 5, and below the capsules
 small convolutions with batch normalisation instead of one large convolution (`matrix-smallnorb-stem`). On crops in
 which the toys are whole, 1,500 steps of 32 images then suffice for 99 % of the training images of norb-style. Toys that

@@ -14,6 +14,7 @@ from torchcaps.data import DataSet, resolve
 from torchcaps.data.tensors import TensorSet, is_tensors
 from torchcaps.models.config import import_path
 from torchcaps.models.registry import configure, create_model, find, suited_training
+from torchcaps.models.timm_backbones import is_of_timm
 from torchcaps.training import processes, recipes
 from torchcaps.training.config import TrainConfig, check_numbers, defaults_for
 from torchcaps.training.loop import Probe
@@ -101,9 +102,10 @@ def fit(
         config = defaults_for(model, **{**suiting, **given})
         if sized.keys() & {"backbone", "design"}:
             say(f"{model}: {recipes.summary(config, known, chosen)}")
-        if pretrained:
+        if pretrained or is_of_timm(chosen.get("backbone")):
+            # Weights that come from elsewhere are in the first checkpoint: whoever goes on need not fetch them again.
             torch.manual_seed(config.seed)
-            extra["module"] = create_model(model, pretrained=True, **chosen).to(memory_format=torch.channels_last)
+            extra["module"] = create_model(model, pretrained, **chosen).to(memory_format=torch.channels_last)
         return train(config, run, chosen, **extra)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from torchcaps.core.errors import UserError, argument
 from torchcaps.data import DataSet, resolve
 from torchcaps.data.transforms import Augmentation, augmentation
-from torchcaps.models.registry import Entry, find, suited, suited_training
+from torchcaps.models.registry import Entry, find, is_foreign, suited, suited_training
+from torchcaps.models.timm_backbones import is_of_timm
 from torchcaps.training.config import TrainConfig
 
 WHOLE = {"cifar10": "cifar10-32"}
@@ -34,8 +35,9 @@ def suited_to(model: str, data: DataSet, backbone: Any = None) -> tuple[dict[str
     """
     entry = find(model)
     if entry.fits_any and data.name != entry.data:
-        overrides = suited(model, data.image, len(data.classes), data.objects)
-        design = backbone or overrides.get("backbone") or overrides.get("design")
+        foreign = backbone is not None and is_foreign(backbone)
+        overrides = suited(model, data.image, len(data.classes), data.objects, foreign)
+        design = backbone if is_of_timm(backbone) else overrides.get("backbone") or overrides.get("design")
         return overrides, suited_training(data.training_images(), design)
     if not data.own:
         return {}, {}

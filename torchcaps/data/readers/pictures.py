@@ -128,7 +128,7 @@ def to_bytes(picture: Image.Image, image: tuple[int, int, int], handwritten: boo
 
 
 def _stereo(picture: Image.Image) -> tuple[Image.Image, Image.Image]:
-    """What is at least half as wide again as it is high is taken for two pictures."""
+    """A picture that is at least 1.5 times as wide as it is high is taken for two, side by side."""
     width, height = picture.size
     if 2 * width < 3 * height:
         return picture, picture
