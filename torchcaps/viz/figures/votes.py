@@ -11,8 +11,8 @@ from torch import Tensor
 from torchcaps.viz.figures.style import BLUE, GREY, ORANGE, SMALLER, WIDTH, rgb
 
 BINS = 24
-ZOOMED, FULL = 0.25, 1.0
-"""Part of the largest distance that is shown: the smallest distances, where votes agree, or all."""
+ZOOMED, FULL = 0.5, 1.0
+"""Share of the answered class's votes that are shown: the nearest, where votes agree, or all."""
 
 
 def vote_histograms(
@@ -26,12 +26,12 @@ def vote_histograms(
 ) -> Figure:
     """For each image a block: an iteration a row, a class a column, distances weighted by assignment.
 
-    The label's class is in colour, and a wrong answer in another. Votes that agree pile up at the left. `shown` is the
-    part of the largest distance at which the axis ends.
+    The label's class is in colour, and a wrong answer in another. Votes that agree pile up at the left. The axis ends
+    at the distance within which the share `shown` of the votes for the answered class lies at last.
     """
     iterations, count = distances.shape[:2]
     figure = Figure(figsize=(WIDTH, (0.5 * iterations + 0.3) * count + 0.5), layout="constrained")
-    part = "all" if shown >= FULL else f"the first {shown:.0%} of the range"
+    part = "all" if shown >= FULL else f"the nearest {shown:.0%} of the answer's votes"
     figure.suptitle(f"distances of votes from the class capsule's mean, {part}", size=SMALLER)
     for n, block in enumerate(figure.subfigures(count, 1, squeeze=False)[:, 0]):
         grid = block.add_gridspec(
@@ -42,7 +42,10 @@ def vote_histograms(
         picture.set_axis_off()
         answered, label = int(lengths[n].argmax()), int(labels[n])
         picture.set_title(_caption(classes[label], classes[answered]), size=SMALLER)
-        edges = np.linspace(0, shown * float(distances[:, n].max()) or 1.0, BINS + 1)
+        end = float(distances[:, n].max())
+        if shown < FULL:
+            end = _within(distances[-1, n, :, answered].numpy(), assignments[-1, n, :, answered].numpy(), shown)
+        edges = np.linspace(0, end or 1.0, BINS + 1)
         for r in range(iterations):
             heights = [
                 np.histogram(distances[r, n, :, j].numpy(), edges, weights=assignments[r, n, :, j].numpy())[0]
@@ -58,6 +61,13 @@ def vote_histograms(
                 if j == 0:
                     ax.set_ylabel(f"after {r + 1}", size=SMALLER)
     return figure
+
+
+def _within(distances: np.ndarray, weights: np.ndarray, share: float) -> float:
+    """The distance below which this share of the weights lies."""
+    order = distances.argsort()
+    reached = weights[order].cumsum()
+    return float(distances[order][np.searchsorted(reached, share * reached[-1])])
 
 
 def _caption(label: str, answered: str) -> str:
