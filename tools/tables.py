@@ -157,31 +157,44 @@ def scores() -> str:
 
 def decided() -> str:
     """Capsules and their control side by side, for the README. What is older than its code is left out."""
-    rows = [row for row in (_overlapping(), _evened(), _numpy_protocol(), _mnist(), _poses()) if row]
+    rows = [row for row in (_overlapping(), _evened(), _numpy_protocol(), _mnist(), _poses(), _toys()) if row]
     return "\n".join(["| | capsules | control |\n|---|---|---|", *rows])
 
 
 def _overlapping() -> str | None:
     what = "Two digits on top of each other (IoU ≥ 0.8), both right, budgets of equal cost (395 s)"
-    return _beside_cnn("overlap-controls", "capsules", what)
+    return _beside_cnn("overlap-controls", "capsules", what=what)
 
 
 def _mnist() -> str | None:
-    return _beside_cnn("equivariance", "capsnet", "MNIST (paper: 99.75 %, its CNN 99.61 %)")
+    return _beside_cnn("equivariance", "capsnet", what="MNIST (paper: 99.75 %, its CNN 99.61 %)")
 
 
-def _beside_cnn(experiment: str, network: str, what: str) -> str | None:
+def _toys() -> str | None:
+    networks = (f"{network}-norb-style" for network in ("matrix-smallnorb-stem", "cnn-smallnorb-norm"))
+    names = ("matrix capsules with EM routing", "a CNN of as many parameters")
+    return _beside_cnn("smallnorb-em", *networks, what="Toys never seen in training, rendered here", names=names)
+
+
+def _beside_cnn(
+    experiment: str,
+    network: str,
+    cnn: str = "cnn",
+    *,
+    what: str,
+    names: tuple[str, str] = ("capsules", "a CNN of the same backbone"),
+) -> str | None:
     """Accuracies of the trainings that are finished, of the seeds that both networks have."""
-    capsules, cnn = (_finished(experiment, name) for name in (network, "cnn"))
-    seeds = sorted(capsules.keys() & cnn.keys())
+    capsules, controls = (_finished(experiment, name) for name in (network, cnn))
+    seeds = sorted(capsules.keys() & controls.keys())
     if len(seeds) < 2:
         return None
-    accuracy = [[rows[seed]["accuracy"] for seed in seeds] for rows in (capsules, cnn)]
+    accuracy = [[rows[seed]["accuracy"] for seed in seeds] for rows in (capsules, controls)]
     estimate = difference(*accuracy)
     cells = [
         f"{_spread(values)} [{who}, `{rows[seeds[0]]['model']}`](results/{experiment}/standard), "
         f"{_trainings(len(values))} of {rows[seeds[0]]['steps']:,} steps"
-        for who, rows, values in zip(("capsules", "a CNN of the same backbone"), (capsules, cnn), accuracy, strict=True)
+        for who, rows, values in zip(names, (capsules, controls), accuracy, strict=True)
     ]
     tested = f"; p = {estimate.p:.2g}" if estimate.enough else ""
     return f"| {what}{tested} | {' | '.join(cells)} |"
