@@ -187,13 +187,20 @@ def _novel() -> list[str]:
     for by in ("azimuth", "elevation"):
         start = f"norb-style: at equal error at familiar {by}s"
         found = [verdict for verdict in summary["verdicts"] if verdict["claim"].startswith(start)]
-        fewer, p = (
-            " and ".join(form.format(verdict[field]) for verdict in found)
-            for form, field in (("{:.1%}", "ours"), ("{:.2g}", "p"))
-        )
+        fewer = " and ".join(f"{100 * verdict['ours']:.1f}" for verdict in found)
+        p = " and ".join(f"{verdict['p']:.2g}" for verdict in found)
         what = f"Toys from {by}s never shown, at equal error at familiar {by}s; p = {p}"
-        ours = f"{fewer} fewer errors [of matrix capsules](results/viewpoints/standard), {_trainings(FEWEST_SEEDS)}"
-        rows.append(f"| {what} | {ours} | than `cnn-smallnorb-small` and `cnn-smallnorb-norm` |")
+        ours = (
+            f"{fewer} points less error [of matrix capsules](results/viewpoints/standard), {_trainings(FEWEST_SEEDS)}"
+        )
+        at_last = [
+            f"{verdict['ours']:.1%}"
+            for verdict in summary["verdicts"]
+            if verdict["claim"].endswith(f"error at familiar {by}s of norb-style, at the end")
+        ]
+        theirs = "than `cnn-smallnorb-small` and `cnn-smallnorb-norm`, which end with {1} and {2} at familiar {by}s"
+        cells = f"{theirs.format(*at_last, by=by)}, the capsules with {at_last[0]}"
+        rows.append(f"| {what} | {ours} | {cells} |")
     return rows
 
 

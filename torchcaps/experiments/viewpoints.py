@@ -185,5 +185,5 @@ def curves_of_looks(looks: dict[str, list[list[Look]]], title: str, familiar: st
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(PercentFormatter(1.0))
     ax.grid(True)
-    ax.legend(loc="best")
+    figure.legend(loc="outside upper left")
     return figure
