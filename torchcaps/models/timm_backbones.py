@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from torchcaps.core.errors import UserError
+from torchcaps.core.progress import say
 from torchcaps.models.backbones import BACKBONES, ForeignBackbone
 
 # Neither a colon nor a slash is part of a name: timm would take what follows for an address or a folder.
@@ -32,6 +33,8 @@ class TimmBackbone(nn.Module):
         super().__init__()
         timm = _timm(name)
         channels, *size = image
+        if pretrained:
+            say(f"{name}: weights from timm, which fetches them if they are not here")
         try:
             known = timm.get_pretrained_cfg(name)
             fixed = {"img_size": tuple(size)} if known is not None and known.fixed_input_size else {}
