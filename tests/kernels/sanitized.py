@@ -10,6 +10,7 @@ from torchcaps.core.types import CapsuleMap, Capsules
 from torchcaps.kernels import compiler, fused_norm, native
 from torchcaps.kernels.columns import columns_conv2d
 from torchcaps.kernels.phase_conv import phase_conv2d
+from torchcaps.kernels.products import native_bmm
 from torchcaps.kernels.remembered import checksum
 from torchcaps.kernels.winograd import winograd_conv2d
 from torchcaps.nn import ClassCaps, ConvCaps, DenseCaps
@@ -64,6 +65,10 @@ def main() -> None:
         norm, x = BatchNorm(3), torch.randn(2, 3, 5, 4).contiguous(memory_format=torch.channels_last).requires_grad_()
         assert fused_norm.supports(norm, x)
         norm.with_relu(x, pool).sum().backward()
+    for rows, columns, depth in ((1, 1, 1), (9, 47, 7), (8, 48, 8), (17, 97, 261)):
+        for a in (torch.randn(2, rows, depth), torch.randn(2, depth, rows).mT):
+            for b in (torch.randn(2, depth, columns), torch.randn(2, columns, depth).mT):
+                native_bmm(a, b, torch.empty(2, rows, columns))
     for count in (1, 31, 33, 40_000):
         checksum(torch.randn(count, 1, 1, 1))
     missing = [name for name in compiler.sources() if native.state(name).origin not in ("compiled", "cache")]

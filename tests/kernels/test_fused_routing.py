@@ -4,6 +4,8 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -236,6 +238,26 @@ for one, two in zip(*found):
 def test_one_image_is_right_if_there_are_fewer_threads_than_were_asked_for(limit: dict[str, str]) -> None:
     environment = {**os.environ, "TORCHCAPS_KERNELS": "fast", **limit}
     subprocess.run([sys.executable, "-c", TEAMS], env=environment, check=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads how Linux numbers threads")
+def test_one_image_creates_no_threads() -> None:
+    """A parallel region inside of another one would, at every call."""
+
+    def number_of_a_new_thread() -> int:
+        found: list[int] = []
+        thread = threading.Thread(target=lambda: found.append(threading.get_native_id()))
+        thread.start()
+        thread.join()
+        return found[0]
+
+    routing, poses, weight = make((1, 1152, 8, 10, 16), torch.float32)
+    route(routing, poses, weight)
+    calls, largest = 1000, int(Path("/proc/sys/kernel/pid_max").read_text())
+    before = number_of_a_new_thread()
+    for _ in range(calls):
+        route(routing, poses.detach(), weight.detach())
+    assert (number_of_a_new_thread() - before) % largest < calls / 2
 
 
 def test_subclasses_are_left_alone() -> None:

@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -24,6 +24,9 @@ WARM_UP = 6
 """Steps until memory has settled."""
 PAUSE = 0.05
 """Seconds between two turns: a thread that has finished looks for more work for some milliseconds before it sleeps."""
+TURN = 0.05
+"""Seconds of a turn, or one call if that takes longer; the median of its calls counts. Threads that have slept may
+share a processor at first: PyTorch's own convolution of one image then takes 10 ms more, in one twin or the other."""
 
 
 def run(
@@ -57,7 +60,7 @@ def _compare(name: str, repeats: int, batch: int, threads: int | None, compiled:
     with ExitStack() as stack:
         wanted = ("plain", "compiled", "ours") if compiled else ("plain", "ours")
         workers = {twin: stack.enter_context(_worker(twin, name, batch, threads)) for twin in wanted}
-        first = {twin: _ask(worker) for twin, worker in workers.items()}
+        first = {twin: _ask(worker, "first") for twin, worker in workers.items()}
         if math.isnan(first.get("compiled", 0.0)):
             del workers["compiled"], first["compiled"]
         twins = list(workers)
@@ -145,16 +148,22 @@ def _serve(parent: Connection, twin: str, name: str, batch: int, threads: int | 
         if question == "memory":
             parent.send(_peak_mb() - before)
             continue
-        start = time.perf_counter()
         try:
-            work()
+            parent.send(_milliseconds(work, 0.0 if question == "first" else TURN))
         except Exception:
             # torch.compile needs a C++ compiler: without one there is no such twin.
             if twin != "compiled":
                 raise
             parent.send(math.nan)
-            continue
-        parent.send((time.perf_counter() - start) * 1e3)
+
+
+def _milliseconds(work: Callable[[], object], turn: float) -> float:
+    times: list[float] = []
+    while sum(times) <= turn:
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3
 
 
 def _peak_mb() -> float:

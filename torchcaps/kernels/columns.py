@@ -28,7 +28,7 @@ class _Sizes(ctypes.Structure):
         *((name, ctypes.c_long) for name in ("images", "channels", "height", "width")),
         *((name, ctypes.c_long) for name in ("by_image", "by_channel", "by_row", "by_column")),
         *((name, ctypes.c_long) for name in ("taps_down", "taps_across", "down", "across", "stride", "padding")),
-        *((name, ctypes.c_long) for name in ("row_by_channel", "row_by_tap")),
+        *((name, ctypes.c_long) for name in ("channels_last", "outputs", "pitch", "threads")),
     ]
 
 
@@ -51,25 +51,26 @@ def columns_conv2d(
 ) -> Float[Tensor, "b o yh yw"]:
     """What `conv2d(x, weight, bias, stride, padding)` returns, without a gradient."""
     operands.check_convolution(x, weight, bias, stride, padding)
-    x, bias = x.contiguous(), None if bias is None else bias.contiguous()
+    bias = None if bias is None else bias.contiguous()
     images, channels, height, width = x.shape
     outputs, kernel = len(weight), weight.shape[2:]
     down, across = ((size + 2 * padding - taps) // stride + 1 for size, taps in zip(x.shape[2:], kernel, strict=True))
     places = images * down * across
     pitch = -(-places // WIDEST) * WIDEST
-    panel = workspace.take(weight[0].numel(), pitch, like=x)
-    result = x.new_empty(outputs, pitch)
-    rows = (kernel.numel(), 1) if weight.is_contiguous() else (1, channels)
-    sizes = _Sizes(images, channels, height, width, *x.stride(), *kernel, down, across, stride, padding, *rows)
-    _loop()(sizes, outputs, pitch, torch.get_num_threads(), *native.pointers(x, weight, bias, panel, result))
-    workspace.give(panel)
+    sizes = _Sizes(images, channels, height, width, *x.stride(), *kernel, down, across, stride, padding)
+    sizes.channels_last, sizes.outputs, sizes.pitch = not weight.is_contiguous(), outputs, pitch
+    sizes.threads = torch.get_num_threads()
+    loops = _loops()
+    result, room = x.new_empty(outputs, pitch), workspace.take(loops.columns_room(sizes), like=x)
+    loops.columns(sizes, *native.pointers(x, weight, bias, result, room))
+    workspace.give(room)
     return result[:, :places].unflatten(1, (images, down, across)).transpose(0, 1)
 
 
 @lru_cache(maxsize=1)
-def _loop() -> Any:
+def _loops() -> Any:
     library = native.library("columns")
     assert library is not None, "supports() was not asked"
-    library.columns.argtypes = [_Sizes, *[ctypes.c_long] * 3, *[ctypes.c_void_p] * 5]
-    library.columns.restype = None
-    return library.columns
+    library.columns_room.argtypes, library.columns_room.restype = [_Sizes], ctypes.c_long
+    library.columns.argtypes, library.columns.restype = [_Sizes, *[ctypes.c_void_p] * 5], None
+    return library

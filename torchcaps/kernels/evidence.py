@@ -20,7 +20,7 @@ from torchcaps.core.files import cache_folder, take_lock
 from torchcaps.core.machine import processor
 from torchcaps.kernels.cache import write_whole
 
-FORMAT = 2
+FORMAT = 3
 
 
 @lru_cache(maxsize=1)

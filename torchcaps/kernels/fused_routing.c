@@ -580,20 +580,30 @@ static void route_group(Sizes n, Group g, Desk w, const float *bias, float *sums
     }
 }
 
+/* Does `WORK` for the first image of each group. Threads that share a group begin a parallel region of their own: inside of
+   another one, even of one thread, OpenMP would create new threads at every call. */
+#define EACH_GROUP(first, images, WORK)                                                                                \
+    if (n.outer == 1)                                                                                                  \
+        for (long first = 0; first < (images); first += n.group) WORK;                                                 \
+    else {                                                                                                             \
+        _Pragma("omp parallel for num_threads(n.outer) schedule(dynamic)") for (long first = 0; first < (images);      \
+                                                                                first += n.group) WORK;                \
+    }
+
+static void route_images(Sizes n, Desk w, Group g, const float *bias, float *sums, float *v, long first) {
+    g.u += first * n.children * n.child_dim, g.votes = w.votes, g.count = least(n.group, n.batch - first);
+    route_group(n, g, w, bias, sums + first * poses(n), v + first * poses(n));
+}
+
 /* `sums` [r b j d] become s of every iteration, v [b j d] the last squash(s). */
 void route(Sizes n, const float *u, const float *W, const float *prior, const float *bias, float *sums, float *v,
            float *room) {
     const Plan at = plan(n, 0);
     v8 *start = (v8 *)room, *priors = prior ? start + at.prior : NULL;
     v8 *weights = n.batch > n.group ? start + at.weights : NULL;
-    pack_all(n, W, prior, weights, priors);
-#pragma omp parallel for num_threads(n.outer) schedule(dynamic)
-    for (long first = 0; first < n.batch; first += n.group) {
-        const Desk w = desk(at, start);
-        const Group g = {u + first * n.children * n.child_dim, W, weights, priors, w.votes,
-                         least(n.group, n.batch - first)};
-        route_group(n, g, w, bias, sums + first * poses(n), v + first * poses(n));
-    }
+    const Group g = {u, W, weights, priors, NULL, 0};
+    if (weights || priors) pack_all(n, W, prior, weights, priors);
+    EACH_GROUP(first, n.batch, route_images(n, desk(at, start), g, bias, sums, v, first))
 }
 
 /* The parents of a span of images. */
@@ -656,6 +666,11 @@ static void route_group_backward(Sizes n, Group g, Desk w, Parents p, Span span,
     }
 }
 
+static void route_images_backward(Sizes n, Desk w, Group g, Parents p, Span span, long first) {
+    g.u += first * n.children * n.child_dim, g.votes = w.votes, g.count = least(n.group, span.count - first);
+    route_group_backward(n, g, w, p, span, first);
+}
+
 /* From grad [b j d] of v: the gradients of u, of W, of the priors (or NULL), and of s, summed over the iterations,
    grad_s [b j d] (or NULL). Without `full`, only the last iteration has a gradient, and gradients of its logits reach
    the priors only. */
@@ -669,13 +684,8 @@ void route_backward(Sizes n, const float *u, const float *W, const float *prior,
         const Parents p = {sums + from * size, grad + from * size, grad_s ? grad_s + from * size : NULL};
         const Span span = {least(n.span, n.batch - from), n.iterations - begin(n), start + at.kept,
                            (float *)(start + at.pairs), begin(n) > lowest(n) ? (float *)(start + at.even) : NULL};
-#pragma omp parallel for num_threads(n.outer) schedule(dynamic)
-        for (long first = 0; first < span.count; first += n.group) {
-            const Desk w = desk(at, start);
-            const Group g = {u + (from + first) * image, W, weights, priors, w.votes,
-                             least(n.group, span.count - first)};
-            route_group_backward(n, g, w, p, span, first);
-        }
+        const Group g = {u + from * image, W, weights, priors, NULL, 0};
+        EACH_GROUP(first, span.count, route_images_backward(n, desk(at, start), g, p, span, first))
 #pragma omp parallel for num_threads(n.outer * n.inner)
         for (long t = 0; t < parts(n.children, LANES); t++)
             hand_on(n, span, t, u + from * image, weights, grad_u + from * image, grad_W, grad_prior, from > 0,

@@ -26,6 +26,7 @@ from torch.nn.functional import pad
 
 from torchcaps.kernels import workspace
 from torchcaps.kernels.dft import Correlation, correlation
+from torchcaps.kernels.products import bmm
 from torchcaps.kernels.remembered import remembered
 from torchcaps.kernels.transforms import from_factors, is_pixel_major, to_factors
 
@@ -78,7 +79,7 @@ class _PhaseConv(torch.autograd.Function):
         differentiated = w_hat is None
         w_hat = _weight_factors(weight, sizes) if w_hat is None else w_hat
         y_hat = workspace.take(len(x_hat), len(x), len(weight), like=x)
-        torch.bmm(x_hat, w_hat.transpose(1, 2), out=y_hat)
+        bmm(x_hat, w_hat.transpose(1, 2), y_hat)
         pixel_major = stride == 1 and is_pixel_major(x) and len(x) > 1
         y = from_factors(maps.outputs, y_hat, (len(x), len(weight), *sizes.outputs), 1, sizes.outputs, pixel_major)
         workspace.give(y_hat)
@@ -99,11 +100,11 @@ class _PhaseConv(torch.autograd.Function):
         y_hat = to_factors(maps.outputs, grad, 1, sizes.outputs)
         grad_x = grad_w = None
         if ctx.needs_input_grad[0]:
-            hat = torch.bmm(y_hat, w_hat, out=workspace.take(*x_hat.shape, like=grad))
+            hat = bmm(y_hat, w_hat, workspace.take(*x_hat.shape, like=grad))
             grad_x = from_factors(maps.inputs, hat, x_shape, sizes.stride, sizes.grid, ctx.pixel_major)
             workspace.give(hat)
         if ctx.needs_input_grad[1]:
-            hat = torch.bmm(y_hat.transpose(1, 2), x_hat, out=workspace.take(*w_hat.shape, like=grad))
+            hat = bmm(y_hat.transpose(1, 2), x_hat, workspace.take(*w_hat.shape, like=grad))
             grad_w = from_factors(maps.weights, hat, w_shape, sizes.stride, sizes.taps)
             workspace.give(hat)
         workspace.give(y_hat)

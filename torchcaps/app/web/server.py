@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import torch
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -129,6 +130,9 @@ def serve(
     if host in ("0.0.0.0", "::", ""):
         raise UserError("host must be the one address that others use, such as 192.168.1.5, not all addresses")
     share_freed_memory()
+    # One image is answered as fast by one thread. Two that have slept since the last one may be woken on one processor,
+    # where the first looks for the second for 10 ms.
+    torch.set_num_threads(1)
     token = new_token() if with_token else None
     app = create_app(Engine(model, name, data, accuracy), token, (*LOOPBACK, host))
     with listen(host, port) as listening, tempfile.TemporaryDirectory(prefix="torchcaps-") as private:
