@@ -1,7 +1,7 @@
 """Many matrix products at once, on processors that PyTorch's library does not use in full.
 
 The plain twin is `torch.bmm`. PyTorch multiplies with a library of Intel's, which uses the widest vectors (AVX-512) on
-Intel's own processors only; on others that have them, the loops in `products.c` take about two thirds of the time. The
+Intel's own processors only; on others that have them, the loops in `products.c` take half of the time. The
 choice depends on the processor alone, so that equal seeds give equal results on one machine.
 """
 
