@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from torchcaps.app.bench import PAUSE
 from torchcaps.core.files import write_json
 from torchcaps.training.runs import manifest
 
@@ -51,6 +52,7 @@ class Worker:
     def step(self) -> float:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        time.sleep(PAUSE)
         print(file=self.process.stdin, flush=True)
         return float(self.process.stdout.readline())
 
