@@ -36,7 +36,7 @@ audit:
 # pip's (PIP_FIND_LINKS) comes before those of the index, which pip would prefer
 # because it knows their hashes before it has the files.
 # The last line compiles the C loops. Debian has venv in python3-venv.
-$(READY): pyproject.toml requirements.lock requirements-torch.lock hatch_build.py $(wildcard torchcaps/kernels/*.c)
+$(READY): pyproject.toml requirements.lock requirements-torch.lock hatch_build.py $(wildcard torchcaps/kernels/*.[ch])
 	python3 -m venv $(VENV)
 	$(INSTALL) $(VERIFIED) -r requirements.lock
 	$(INSTALL) $(TORCH) -qq --no-index || $(INSTALL) $(TORCH)

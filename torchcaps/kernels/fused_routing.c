@@ -16,6 +16,7 @@
 #pragma GCC optimize("no-associative-math")
 #endif
 
+#include "eight.h"
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -33,18 +34,7 @@ static int omp_get_num_threads(void) { return 1; }
 #define IMAGES 16 /* images whose products with one parent's weights stay in the nearest cache */
 #define EPSILON 1e-12f
 
-#define INLINE static inline __attribute__((always_inline))
 #define EACH for (long x = 0; x < ROW; x++)
-
-typedef float v8 __attribute__((vector_size(32), may_alias));
-typedef float loose __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int i8 __attribute__((vector_size(32), may_alias));
-
-#if defined(__clang__) || __GNUC__ >= 12
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (i8){__VA_ARGS__})
-#endif
 
 /* `sharpness` multiplies the agreement. `group`: images whose votes are kept at a time. `span`: images between two additions to the gradient of W. Either
    `outer` threads take a group each, or `inner` threads share one: one of the two is 1. */
@@ -82,24 +72,6 @@ INLINE v8 larger(v8 a, v8 b) {
     v8 c;
     for (long l = 0; l < LANES; l++) c[l] = a[l] > b[l] ? a[l] : b[l];
     return c;
-}
-
-/* 8 rows of 8 numbers become 8 columns. */
-INLINE void transpose(v8 *r) {
-    v8 a[8], b[8];
-    for (long k = 0; k < 8; k += 2) {
-        a[k] = SHUFFLE(r[k], r[k + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-        a[k + 1] = SHUFFLE(r[k], r[k + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-    }
-    for (long k = 0; k < 8; k += 4)
-        for (long h = 0; h < 2; h++) {
-            b[k + 2 * h] = SHUFFLE(a[k + h], a[k + h + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-            b[k + 2 * h + 1] = SHUFFLE(a[k + h], a[k + h + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-        }
-    for (long k = 0; k < 4; k++) {
-        r[k] = SHUFFLE(b[k], b[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        r[k + 4] = SHUFFLE(b[k], b[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    }
 }
 
 /* to [count lane] = from [lane count], whose rows are `step` apart; zero beyond the `rows` that there are. */

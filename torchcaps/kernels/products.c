@@ -4,13 +4,8 @@
    laid out in cache, where all rows of a are multiplied with it, ROWS at a time, with the sums in registers. A thread
    takes whole products. No number depends on how many threads there are. */
 
+#include "eight.h"
 #include <string.h>
-
-#ifdef _OPENMP
-#include <omp.h>
-#else
-static int omp_get_thread_num(void) { return 0; }
-#endif
 
 typedef struct {
     long count, rows, columns, depth;
@@ -19,7 +14,6 @@ typedef struct {
     long threads;
 } Sizes;
 
-#define INLINE static inline __attribute__((always_inline))
 #if defined(__AVX512F__)
 #define WIDTH 16
 #define ROWS 8
@@ -33,35 +27,8 @@ typedef struct {
 #define SIDE 8 /* of the blocks that are transposed */
 
 typedef float Vector __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias)); /* at any address */
-typedef float Eight __attribute__((vector_size(4 * SIDE), aligned(4), may_alias));
-typedef int Order __attribute__((vector_size(4 * SIDE)));
-
-#if defined(__clang__) || __GNUC__ >= 12
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (Order){__VA_ARGS__})
-#endif
 
 INLINE long least(long a, long b) { return a < b ? a : b; }
-
-/* to [k, n] = from [n, k], of SIDE x SIDE numbers. */
-INLINE void transpose(const float *from, long by_column, float *to) {
-    Eight a[SIDE], b[SIDE];
-    for (int k = 0; k < SIDE; k += 2) {
-        const Eight one = *(const Eight *)(from + k * by_column), other = *(const Eight *)(from + (k + 1) * by_column);
-        a[k] = SHUFFLE(one, other, 0, 8, 1, 9, 4, 12, 5, 13);
-        a[k + 1] = SHUFFLE(one, other, 2, 10, 3, 11, 6, 14, 7, 15);
-    }
-    for (int k = 0; k < SIDE; k += 4)
-        for (int h = 0; h < 2; h++) {
-            b[k + 2 * h] = SHUFFLE(a[k + h], a[k + h + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-            b[k + 2 * h + 1] = SHUFFLE(a[k + h], a[k + h + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-        }
-    for (int k = 0; k < SIDE / 2; k++) {
-        *(Eight *)(to + k * PANEL) = SHUFFLE(b[k], b[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        *(Eight *)(to + (k + 4) * PANEL) = SHUFFLE(b[k], b[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-}
 
 /* panel [depth, PANEL] = `columns` columns of b, and zeros. */
 static void lay_out(const Sizes *n, const float *b, long depth, long columns, float *panel) {
@@ -69,7 +36,12 @@ static void lay_out(const Sizes *n, const float *b, long depth, long columns, fl
     if (n->b_by_depth == 1)
         for (; whole + SIDE <= columns; whole += SIDE) {
             long k = 0;
-            for (; k + SIDE <= depth; k += SIDE) transpose(b + whole * n->b_by_column + k, n->b_by_column, panel + k * PANEL + whole);
+            for (; k + SIDE <= depth; k += SIDE) {
+                v8 r[SIDE];
+                for (int i = 0; i < SIDE; i++) r[i] = *(const loose *)(b + (whole + i) * n->b_by_column + k);
+                transpose(r);
+                for (int i = 0; i < SIDE; i++) *(loose *)(panel + (k + i) * PANEL + whole) = r[i];
+            }
             for (; k < depth; k++)
                 for (long i = whole; i < whole + SIDE; i++) panel[k * PANEL + i] = b[k + i * n->b_by_column];
         }
