@@ -1,6 +1,6 @@
 /* Dynamic routing of u [b i p] through W [i j d p], forward and backward (see fused_routing.py).
 
-   Eight neighbouring children make a tile, one child in each lane of a vector, and four tiles make a row. Votes,
+   Neighbouring children make a tile, one child in each lane of a vector, and 32 children make a row of tiles. Votes,
    agreement, softmax and weighted sum are then the same operation for all lanes, whatever the numbers of parents and
    dimensions are. Lanes that are left over in the last row have a pose of zero, so that they add nothing to any sum.
 
@@ -28,16 +28,28 @@ static int omp_get_thread_num(void) { return 0; }
 static int omp_get_num_threads(void) { return 1; }
 #endif
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define LANES 16
+#define ROW 2     /* tiles that lie side by side and are read together: V is loaded once for all of them */
+#define AT_ONCE 4 /* rows of a product whose sums registers have room for, four of each */
+#else
 #define LANES 8
-#define ROW 4     /* tiles that lie side by side and are read together: V is loaded once for all of them */
+#define ROW 4
+#define AT_ONCE 2
+#endif
 #define CHUNK 4   /* rows whose sum is taken at once */
 #define IMAGES 16 /* images whose products with one parent's weights stay in the nearest cache */
 #define EPSILON 1e-12f
 
+typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
+typedef int ivec __attribute__((vector_size(4 * LANES), may_alias));
+
 #define EACH for (long x = 0; x < ROW; x++)
 
-/* `sharpness` multiplies the agreement. `group`: images whose votes are kept at a time. `span`: images between two additions to the gradient of W. Either
-   `outer` threads take a group each, or `inner` threads share one: one of the two is 1. */
+/* `sharpness` multiplies the agreement. `group`: images whose votes are kept at a time. `span`: images between two
+   additions to the gradient of W. Either `outer` threads take a group each, or `inner` threads share one: one of the two
+   is 1. */
 typedef struct {
     long batch, children, parents, dim, child_dim, iterations, leaky, full, priors, group, span, outer, inner;
     float sharpness;
@@ -56,11 +68,13 @@ INLINE long begin(Sizes n) { return n.priors || lowest(n) > 0 ? lowest(n) : 1; }
    of the nearest cache. */
 INLINE long image_step(Sizes n) { return parts(rows(n) * ROW * n.parents * n.dim, 128) * 128 + 16; }
 
-INLINE v8 all(float x) { return (v8){x, x, x, x, x, x, x, x}; }
+INLINE vec all(float x) { return (vec){0} + x; }
 
 /* a b + c. Left to itself, gcc rounds the product in some loops and not in others. */
-INLINE v8 fma_(v8 a, v8 b, v8 c) {
-#ifdef __FMA__
+INLINE vec fma_(vec a, vec b, vec c) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
     return __builtin_ia32_vfmaddps256(a, b, c);
 #else
     return a * b + c;
@@ -68,22 +82,23 @@ INLINE v8 fma_(v8 a, v8 b, v8 c) {
 }
 
 /* a > b ? a : b in every lane: b where one of them is not a number. */
-INLINE v8 larger(v8 a, v8 b) {
-    v8 c;
+INLINE vec larger(vec a, vec b) {
+    vec c;
     for (long l = 0; l < LANES; l++) c[l] = a[l] > b[l] ? a[l] : b[l];
     return c;
 }
 
 /* to [count lane] = from [lane count], whose rows are `step` apart; zero beyond the `rows` that there are. */
-static void pack(const float *from, long step, long rows, long count, v8 *to) {
+static void pack(const float *from, long step, long rows, long count, vec *to) {
     long k = 0;
     if (rows == LANES)
-        for (; k + 8 <= count; k += 8) {
-            v8 r[8];
-            for (long l = 0; l < 8; l++) r[l] = *(const loose *)(from + l * step + k);
-            transpose(r);
-            for (long l = 0; l < 8; l++) to[k + l] = r[l];
-        }
+        for (; k + 8 <= count; k += 8)
+            for (long part = 0; part < LANES; part += 8) {
+                v8 r[8];
+                for (long l = 0; l < 8; l++) r[l] = *(const loose *)(from + (part + l) * step + k);
+                transpose(r);
+                for (long l = 0; l < 8; l++) *(v8 *)((float *)(to + k + l) + part) = r[l];
+            }
     for (; k < count; k++) {
         to[k] = all(0);
         for (long l = 0; l < rows; l++) to[k][l] = from[l * step + k];
@@ -91,28 +106,37 @@ static void pack(const float *from, long step, long rows, long count, v8 *to) {
 }
 
 /* The inverse of `pack`; with `add`, what was there before is kept. */
-static void unpack(const v8 *from, float *to, long step, long rows, long count, long add) {
+static void unpack(const vec *from, float *to, long step, long rows, long count, long add) {
     long k = 0;
     if (rows == LANES)
-        for (; k + 8 <= count; k += 8) {
-            v8 r[8];
-            for (long l = 0; l < 8; l++) r[l] = from[k + l];
-            transpose(r);
-            for (long l = 0; l < 8; l++) {
-                loose *place = (loose *)(to + l * step + k);
-                *place = r[l] + (add ? (v8)*place : all(0));
+        for (; k + 8 <= count; k += 8)
+            for (long part = 0; part < LANES; part += 8) {
+                v8 r[8];
+                for (long l = 0; l < 8; l++) r[l] = *(const v8 *)((const float *)(from + k + l) + part);
+                transpose(r);
+                for (long l = 0; l < 8; l++) {
+                    loose *place = (loose *)(to + (part + l) * step + k);
+                    if (add) r[l] += *place;
+                    *place = r[l];
+                }
             }
-        }
     for (; k < count; k++)
         for (long l = 0; l < rows; l++) to[l * step + k] = from[k][l] + (add ? to[l * step + k] : 0);
 }
 
+/* A vector of 8 lanes, or the sum of two halves of 8. */
+INLINE v8 folded(const vec *x) {
+    v8 sum = *(const v8 *)x;
+    if (LANES == 16) sum += ((const v8 *)x)[LANES / 8 - 1];
+    return sum;
+}
+
 /* to [count] = the sums over lanes of from [count lane]. Halves, then pairs, then neighbours are added. */
-static void sum_lanes(const v8 *from, long count, float *to) {
+static void sum_lanes(const vec *from, long count, float *to) {
     long k = 0;
     for (; k + 8 <= count; k += 8) {
-        const v8 *f = from + k;
-        v8 r[4], q[2];
+        v8 f[8], r[4], q[2];
+        for (long l = 0; l < 8; l++) f[l] = folded(from + k + l);
         for (long l = 0; l < 4; l++)
             r[l] = SHUFFLE(f[l], f[l + 4], 0, 1, 2, 3, 8, 9, 10, 11) + SHUFFLE(f[l], f[l + 4], 4, 5, 6, 7, 12, 13, 14, 15);
         for (long l = 0; l < 2; l++)
@@ -129,18 +153,18 @@ static void sum_lanes(const v8 *from, long count, float *to) {
 
 /* For x <= 0, within two units in the last place; below -87 as at -87, and what is not a number stays so. ln 2 is taken
    in two parts, of which the first times n is exact. */
-INLINE v8 exp_(v8 x) {
-    const v8 low = all(-87);
-    const i8 n = __builtin_convertvector(larger(x, low) * 1.44269504f - 0.5f, i8);
-    const v8 f = __builtin_convertvector(n, v8);
+INLINE vec exp_(vec x) {
+    const vec low = all(-87);
+    const ivec n = __builtin_convertvector(larger(x, low) * 1.44269504f - 0.5f, ivec);
+    const vec f = __builtin_convertvector(n, vec);
     x = larger(low, x);
-    const v8 r = fma_(f, all(2.12194440e-4f), fma_(f, all(-0.693359375f), x));
-    v8 p = fma_(all(1.9875691500e-4f), r, all(1.3981999507e-3f));
+    const vec r = fma_(f, all(2.12194440e-4f), fma_(f, all(-0.693359375f), x));
+    vec p = fma_(all(1.9875691500e-4f), r, all(1.3981999507e-3f));
     p = fma_(p, r, all(8.3334519073e-3f));
     p = fma_(p, r, all(4.1665795894e-2f));
     p = fma_(p, r, all(1.6666665459e-1f));
     p = fma_(p, r, all(5.0000001201e-1f));
-    return (fma_(p, r * r, r) + 1.0f) * (v8)((n + 127) << 23);
+    return (fma_(p, r * r, r) + 1.0f) * (vec)((n + 127) << 23);
 }
 
 /* How many children tile x of row r has. */
@@ -150,20 +174,20 @@ INLINE long children_of(Sizes n, long r, long x) {
 }
 
 /* W of a row, [tile jd p lane]. */
-static void pack_weights(Sizes n, const float *W, long r, v8 *to) {
+static void pack_weights(Sizes n, const float *W, long r, vec *to) {
     const long child = poses(n) * n.child_dim;
     EACH pack(W + (r * ROW + x) * LANES * child, child, children_of(n, r, x), child, to + x * child);
 }
 
 /* Priors of a row, [j tile lane]. */
-static void pack_prior(Sizes n, const float *prior, long r, v8 *to) {
+static void pack_prior(Sizes n, const float *prior, long r, vec *to) {
     EACH for (long j = 0; j < n.parents; j++)
             pack(prior + (r * ROW + x) * LANES * n.parents + j, n.parents, children_of(n, r, x), 1, to + j * ROW + x);
 }
 
 /* A block of votes, `images` x `dims`, kept in registers: Σ_p w [d p] u [b p]. */
-INLINE void vote_block(const long images, const long dims, long p, const v8 *w, const v8 *u, v8 *votes, long step) {
-    v8 a[12];
+INLINE void vote_block(const long images, const long dims, long p, const vec *w, const vec *u, vec *votes, long step) {
+    vec a[12];
     for (long k = 0; k < images * dims; k++) a[k] = all(0);
     for (long k = 0; k < p; k++)
         for (long b = 0; b < images; b++)
@@ -174,17 +198,17 @@ INLINE void vote_block(const long images, const long dims, long p, const v8 *w, 
 
 /* Votes d to d + dims of a row, [b jd tile], in all its tiles and `times` blocks of `images`. w [tile jd p], u [tile b p].
    The weights of the next dims are asked for before they are needed. */
-INLINE void vote_blocks(const long images, const long dims, long times, long size, const long p, long d, const v8 *w,
-                        const v8 *u, long u_step, v8 *votes, long step) {
+INLINE void vote_blocks(const long images, const long dims, long times, long size, const long p, long d, const vec *w,
+                        const vec *u, long u_step, vec *votes, long step) {
     EACH {
-        const v8 *here = w + (x * size + d) * p;
+        const vec *here = w + (x * size + d) * p;
         for (long k = 0; k < dims * p; k += 2) __builtin_prefetch(here + dims * p + k);
         for (long b = 0; b < times * images; b += images)
             vote_block(images, dims, p, here, u + x * u_step + b * p, votes + b * step + d * ROW + x, step);
     }
 }
 
-INLINE void vote_row(long images, long size, const long p, const v8 *w, const v8 *u, v8 *votes, long step) {
+INLINE void vote_row(long images, long size, const long p, const vec *w, const vec *u, vec *votes, long step) {
     const long fours = images / 4, ones = images % 4, u_step = images * p;
     long d = 0;
     for (; fours && d + 3 <= size; d += 3) vote_blocks(4, 3, fours, size, p, d, w, u, u_step, votes, step);
@@ -197,26 +221,26 @@ INLINE void vote_row(long images, long size, const long p, const v8 *w, const v8
 /* The children of a few images, and where their votes are. */
 typedef struct {
     const float *u, *W;
-    const v8 *packed, *prior; /* W [row tile jd p lane], NULL if it is packed row by row; priors or NULL */
-    v8 *votes;                /* [b row jd tile lane] */
+    const vec *packed, *prior; /* W [row tile jd p lane], NULL if it is packed row by row; priors or NULL */
+    vec *votes;                /* [b row jd tile lane] */
     long count;
 } Group;
 
-static void make_votes(Sizes n, Group g, long r, v8 *room) {
+static void make_votes(Sizes n, Group g, long r, vec *room) {
     const long p = n.child_dim, size = poses(n), step = image_step(n);
-    v8 *u = room, *packed = u + ROW * g.count * p, *votes = g.votes + r * size * ROW;
+    vec *u = room, *packed = u + ROW * g.count * p, *votes = g.votes + r * size * ROW;
     EACH for (long b = 0; b < g.count; b++)
             pack(g.u + (b * n.children + (r * ROW + x) * LANES) * p, p, children_of(n, r, x), p,
                  u + (x * g.count + b) * p);
-    const v8 *w = g.packed ? g.packed + r * size * ROW * p : packed;
+    const vec *w = g.packed ? g.packed + r * size * ROW * p : packed;
     if (!g.packed) pack_weights(n, g.W, r, packed);
     if (p == 8) vote_row(g.count, size, 8, w, u, votes, step);
     else vote_row(g.count, size, p, w, u, votes, step);
 }
 
 /* c [j tile]: logits become couplings (Eq. 3); the leak is one more parent, whose logit is 0. */
-INLINE void softmax(Sizes n, v8 *c) {
-    v8 most[ROW], sum[ROW];
+INLINE void softmax(Sizes n, vec *c) {
+    vec most[ROW], sum[ROW];
     EACH most[x] = n.leaky ? all(0) : c[x];
     for (long j = 0; j < n.parents; j++)
         EACH most[x] = larger(c[j * ROW + x], most[x]);
@@ -229,27 +253,28 @@ INLINE void softmax(Sizes n, v8 *c) {
 }
 
 /* sum [jd] += Σ over the tiles of û */
-static void add_evenly(Sizes n, const v8 *votes, v8 *sum) {
-    for (long d = 0; d < poses(n); d++, votes += ROW) sum[d] += (votes[0] + votes[1]) + (votes[2] + votes[3]);
+static void add_evenly(Sizes n, const vec *votes, vec *sum) {
+    for (long d = 0; d < poses(n); d++, votes += ROW)
+        EACH sum[d] += votes[x];
 }
 
 /* sum [jd] += Σ over the tiles of f [j tile] û */
-INLINE void add_weighted(Sizes n, const v8 *votes, const v8 *f, v8 *sum) {
+INLINE void add_weighted(Sizes n, const vec *votes, const vec *f, vec *sum) {
     for (long j = 0; j < n.parents; j++, f += ROW) {
-        v8 g[ROW];
+        vec g[ROW];
         EACH g[x] = f[x];
         for (long d = 0; d < n.dim; d++, votes += ROW) {
-            v8 a = *sum;
+            vec a = *sum;
             EACH a = fma_(g[x], votes[x], a);
             *sum++ = a;
         }
     }
 }
 
-static void weigh(Sizes n, const v8 *votes, const float *V, const v8 *prior, v8 *c, v8 *sum) {
-    const v8 *u = votes;
+static void weigh(Sizes n, const vec *votes, const float *V, const vec *prior, vec *c, vec *sum) {
+    const vec *u = votes;
     for (long j = 0; j < n.parents; j++) {
-        v8 a[ROW];
+        vec a[ROW];
         EACH a[x] = prior ? prior[j * ROW + x] : all(0);
         for (long d = 0; d < n.dim; d++, u += ROW, V++)
             EACH a[x] = fma_(u[x], all(*V), a[x]);
@@ -261,12 +286,12 @@ static void weigh(Sizes n, const v8 *votes, const float *V, const v8 *prior, v8 
 
 /* With c = softmax(û · V): the gradient of the logits, `g = c (û · grad_s - Σ_j c û · grad_s)`, adds Σ_i g û to the
    gradient of V. Both c and g are kept, [tile j], `step` apart. */
-static void weigh_backward(Sizes n, const v8 *votes, const float *V, const float *grad_s, const v8 *prior, v8 *kept,
-                           long step, v8 *c, v8 *sum) {
-    const v8 *u = votes;
-    v8 *g = c + ROW * n.parents, mean[ROW];
+static void weigh_backward(Sizes n, const vec *votes, const float *V, const float *grad_s, const vec *prior, vec *kept,
+                           long step, vec *c, vec *sum) {
+    const vec *u = votes;
+    vec *g = c + ROW * n.parents, mean[ROW];
     for (long j = 0; j < n.parents; j++) {
-        v8 a[ROW], b[ROW];
+        vec a[ROW], b[ROW];
         EACH a[x] = prior ? prior[j * ROW + x] : all(0);
         EACH b[x] = all(0);
         for (long d = 0; d < n.dim; d++, u += ROW, V++, grad_s++)
@@ -291,32 +316,32 @@ static void weigh_backward(Sizes n, const v8 *votes, const float *V, const float
    pass. */
 typedef struct {
     const float *V, *grad_s;
-    v8 *kept; /* [tile j] couplings and gradients of the logits, `step` apart */
+    vec *kept; /* [tile j] couplings and gradients of the logits, `step` apart */
     long step;
 } Step;
 
-static void take_row(Sizes n, Group g, Step s, long b, long r, v8 *c, v8 *sum) {
-    const v8 *votes = g.votes + b * image_step(n) + r * poses(n) * ROW;
-    const v8 *prior = g.prior ? g.prior + r * n.parents * ROW : NULL;
+static void take_row(Sizes n, Group g, Step s, long b, long r, vec *c, vec *sum) {
+    const vec *votes = g.votes + b * image_step(n) + r * poses(n) * ROW;
+    const vec *prior = g.prior ? g.prior + r * n.parents * ROW : NULL;
     if (!s.V) add_evenly(n, votes, sum);
     else if (!s.grad_s) weigh(n, votes, s.V, prior, c, sum);
     else weigh_backward(n, votes, s.V, s.grad_s, prior, s.kept + r * ROW * n.parents * s.step, s.step, c, sum);
 }
 
 /* One chunk of one image's votes, which are there already: to [jd] = Σ_i c û, or what it adds to V's gradient. */
-static void read_chunk(Sizes n, Group g, Step s, long b, long chunk, float *to, v8 *room) {
+static void read_chunk(Sizes n, Group g, Step s, long b, long chunk, float *to, vec *room) {
     const long size = poses(n), last = least(rows(n), (chunk + 1) * CHUNK);
-    v8 *sum = room, *c = sum + size;
-    memset(sum, 0, sizeof(v8) * (size_t)size);
+    vec *sum = room, *c = sum + size;
+    memset(sum, 0, sizeof(vec) * (size_t)size);
     for (long r = chunk * CHUNK; r < last; r++) take_row(n, g, s, b, r, c, sum);
     sum_lanes(sum, size, to);
 }
 
 /* The same for all images of a group, s [b], while their votes are made. */
-static void make_chunk(Sizes n, Group g, const Step *s, long chunk, float *to, v8 *room) {
+static void make_chunk(Sizes n, Group g, const Step *s, long chunk, float *to, vec *room) {
     const long size = poses(n), last = least(rows(n), (chunk + 1) * CHUNK);
-    v8 *sum = room, *c = sum + g.count * size, *rest = c + 2 * ROW * n.parents;
-    memset(sum, 0, sizeof(v8) * (size_t)(g.count * size));
+    vec *sum = room, *c = sum + g.count * size, *rest = c + 2 * ROW * n.parents;
+    memset(sum, 0, sizeof(vec) * (size_t)(g.count * size));
     for (long r = chunk * CHUNK; r < last; r++) {
         make_votes(n, g, r, rest);
         for (long b = 0; b < g.count; b++) take_row(n, g, s[b], b, r, c, sum + b * size);
@@ -352,9 +377,9 @@ static void add_up(Sizes n, const float *from, long count, long step, float *to)
 }
 
 /* to [a c] += Σ_k x [a k] y [k c] with `as` x `cs` results in registers; numbers of one row are a step of 1 apart. */
-INLINE void product(const long as, const long cs, long ks, const v8 *x, long xa, long xk, const v8 *y, v8 *to,
+INLINE void product(const long as, const long cs, long ks, const vec *x, long xa, long xk, const vec *y, vec *to,
                     long step) {
-    v8 sum[8];
+    vec sum[16];
     for (long a = 0; a < as; a++)
         for (long c = 0; c < cs; c++) sum[a * cs + c] = to[a * step + c];
     for (long k = 0; k < ks; k++)
@@ -364,49 +389,50 @@ INLINE void product(const long as, const long cs, long ks, const v8 *x, long xa,
         for (long c = 0; c < cs; c++) to[a * step + c] = sum[a * cs + c];
 }
 
-static void products(long as, long cs, long ks, const v8 *x, long xa, long xk, const v8 *y, v8 *to) {
+static void products(long as, long cs, long ks, const vec *x, long xa, long xk, const vec *y, vec *to) {
     long a = 0;
-    for (; a + 2 <= as; a += 2, x += 2 * xa, to += 2 * cs) {
+    for (; a + AT_ONCE <= as; a += AT_ONCE, x += AT_ONCE * xa, to += AT_ONCE * cs) {
         long c = 0;
-        for (; c + 4 <= cs; c += 4) product(2, 4, ks, x, xa, xk, y + c, to + c, cs);
-        for (; c < cs; c++) product(2, 1, ks, x, xa, xk, y + c, to + c, cs);
+        for (; c + 4 <= cs; c += 4) product(AT_ONCE, 4, ks, x, xa, xk, y + c, to + c, cs);
+        for (; c < cs; c++) product(AT_ONCE, 1, ks, x, xa, xk, y + c, to + c, cs);
     }
-    for (long c = 0; a < as && c < cs; c++) product(1, 1, ks, x, xa, xk, y + c, to + c, cs);
+    for (; a < as; a++, x += xa, to += cs)
+        for (long c = 0; c < cs; c++) product(1, 1, ks, x, xa, xk, y + c, to + c, cs);
 }
 
 /* Everything that the backward pass of a span of images keeps for its end. */
 typedef struct {
     long count, passes; /* images; iterations whose couplings are not all equal */
-    v8 *kept;           /* [pass tile j image 2 lane]: couplings and gradients of the logits */
+    vec *kept;           /* [pass tile j image 2 lane]: couplings and gradients of the logits */
     float *pairs;       /* [pass image 2 jd]: grad_s, and the V that the logits came from */
     float *even;        /* [image jd]: grad_s of the uniform iteration, divided by the parents; or NULL */
 } Span;
 
-INLINE v8 *kept_of(Sizes n, Span s, long pass, long t, long j) {
+INLINE vec *kept_of(Sizes n, Span s, long pass, long t, long j) {
     return s.kept + ((pass * rows(n) * ROW + t) * n.parents + j) * s.count * 2;
 }
 
 /* g [d lane] = start [d] (g itself where NULL) + Σ over `terms` of f x [d] */
-INLINE void add_terms(const long terms, long dim, const float *start, const v8 *f, const float *const *x, v8 *g) {
+INLINE void add_terms(const long terms, long dim, const float *start, const vec *f, const float *const *x, vec *g) {
     for (long d = 0; d < dim; d++) {
-        v8 a = start ? all(start[d]) : g[d];
+        vec a = start ? all(start[d]) : g[d];
         for (long k = 0; k < terms; k++) a = fma_(f[k], all(x[k][d]), a);
         g[d] = a;
     }
 }
 
 /* g [b d lane] = a vote's gradient for parent j, Σ over passes of `c grad_s + g V`; two passes in one loop over d. */
-static void vote_gradients(Sizes n, Span s, long first, long count, long t, long j, v8 *g) {
+static void vote_gradients(Sizes n, Span s, long first, long count, long t, long j, vec *g) {
     for (long b = first; b < first + count; b++, g += n.dim) {
         const float *even = s.even ? s.even + b * poses(n) + j * n.dim : NULL;
         if (!s.even || s.passes == 0)
             for (long d = 0; d < n.dim; d++) g[d] = all(even ? even[d] : 0);
         for (long r = 0; r < s.passes; r += 2) {
             const long both = r + 1 < s.passes;
-            v8 f[4];
+            vec f[4];
             const float *x[4];
             for (long q = 0; q < 1 + both; q++) {
-                const v8 *kept = kept_of(n, s, r + q, t, j) + 2 * b;
+                const vec *kept = kept_of(n, s, r + q, t, j) + 2 * b;
                 const float *pair = s.pairs + ((r + q) * s.count + b) * 2 * poses(n) + j * n.dim;
                 f[2 * q] = kept[0], f[2 * q + 1] = kept[1];
                 x[2 * q] = pair, x[2 * q + 1] = pair + poses(n);
@@ -420,16 +446,16 @@ static void vote_gradients(Sizes n, Span s, long first, long count, long t, long
 }
 
 /* One tile of children: their gradients in all images of the span, and what the span adds to W's and the priors'. */
-static void hand_on(Sizes n, Span s, long t, const float *u, const v8 *W, float *grad_u, float *grad_W,
-                    float *grad_prior, long add, v8 *room) {
+static void hand_on(Sizes n, Span s, long t, const float *u, const vec *W, float *grad_u, float *grad_W,
+                    float *grad_prior, long add, vec *room) {
     const long p = n.child_dim, matrix = n.dim * p, members = children_of(n, t / ROW, t % ROW);
-    v8 *grad_w = room, *g = grad_w + matrix, *packed = g + IMAGES * n.dim;
-    v8 *grad = packed + s.count * p, *logits = grad + s.count * p;
+    vec *grad_w = room, *g = grad_w + matrix, *packed = g + IMAGES * n.dim;
+    vec *grad = packed + s.count * p, *logits = grad + s.count * p;
     for (long b = 0; b < s.count; b++) pack(u + (b * n.children + t * LANES) * p, p, members, p, packed + b * p);
-    memset(grad, 0, sizeof(v8) * (size_t)(s.count * p));
+    memset(grad, 0, sizeof(vec) * (size_t)(s.count * p));
     for (long j = 0; j < n.parents; j++) {
         const long at = (t * LANES * n.parents + j) * matrix;
-        memset(grad_w, 0, sizeof(v8) * (size_t)matrix);
+        memset(grad_w, 0, sizeof(vec) * (size_t)matrix);
         for (long b = 0; b < s.count; b += IMAGES) {
             const long count = least(IMAGES, s.count - b);
             vote_gradients(n, s, b, count, t, j, g);
@@ -441,7 +467,7 @@ static void hand_on(Sizes n, Span s, long t, const float *u, const v8 *W, float 
     for (long b = 0; b < s.count; b++)
         unpack(grad + b * p, grad_u + (b * n.children + t * LANES) * p, p, members, p, 0);
     if (grad_prior) {
-        memset(logits, 0, sizeof(v8) * (size_t)n.parents);
+        memset(logits, 0, sizeof(vec) * (size_t)n.parents);
         for (long r = 0; r < s.passes; r++)
             for (long j = 0; j < n.parents; j++)
                 for (long b = 0; b < s.count; b++) logits[j] += kept_of(n, s, r, t, j)[2 * b + 1];
@@ -475,25 +501,25 @@ static Plan plan(Sizes n, long backward) {
     return at;
 }
 
-/* How many floats `route` or `route_backward` need as `room`, which begins at a multiple of 32 bytes. */
+/* How many floats `route` or `route_backward` need as `room`, which begins at a multiple of 64 bytes. */
 long room_size(Sizes n, long backward) { return plan(n, backward).end * LANES; }
 
 /* What one of the `outer` threads works with; `own` is for its `inner` threads, [thread]. */
 typedef struct {
-    v8 *votes, *own;
+    vec *votes, *own;
     float *sums, *V; /* sums [chunk b jd]; V [b jd], in the backward pass its gradient */
     long step;
 } Desk;
 
-static Desk desk(Plan at, v8 *room) {
+static Desk desk(Plan at, vec *room) {
     const long thread = omp_get_thread_num();
-    v8 *here = room + at.groups + thread * at.group;
+    vec *here = room + at.groups + thread * at.group;
     return (Desk){here + at.votes, room + at.threads + thread * at.thread, (float *)(here + at.sums),
                   (float *)(here + at.V), at.thread};
 }
 
 /* Lays out what all groups read. */
-static void pack_all(Sizes n, const float *W, const float *prior, v8 *weights, v8 *priors) {
+static void pack_all(Sizes n, const float *W, const float *prior, vec *weights, vec *priors) {
 #pragma omp parallel for num_threads(n.outer * n.inner)
     for (long r = 0; r < rows(n); r++) {
         if (weights) pack_weights(n, W, r, weights + r * ROW * poses(n) * n.child_dim);
@@ -514,7 +540,7 @@ INLINE void meet(Sizes n) {
 static void route_share(Sizes n, Group g, Desk w, const Step *steps, const float *bias, float *sums, float *v, long me,
                         long team) {
     const long size = poses(n), chunks = parts(rows(n), CHUNK);
-    v8 *own = w.own + me * w.step;
+    vec *own = w.own + me * w.step;
     for (long c = me; c < chunks; c += team) make_chunk(n, g, steps, c, w.sums + c * n.group * size, own);
     meet(n);
     for (long b = 0; b < g.count; b++)
@@ -571,8 +597,8 @@ static void route_images(Sizes n, Desk w, Group g, const float *bias, float *sum
 void route(Sizes n, const float *u, const float *W, const float *prior, const float *bias, float *sums, float *v,
            float *room) {
     const Plan at = plan(n, 0);
-    v8 *start = (v8 *)room, *priors = prior ? start + at.prior : NULL;
-    v8 *weights = n.batch > n.group ? start + at.weights : NULL;
+    vec *start = (vec *)room, *priors = prior ? start + at.prior : NULL;
+    vec *weights = n.batch > n.group ? start + at.weights : NULL;
     const Group g = {u, W, weights, priors, NULL, 0};
     if (weights || priors) pack_all(n, W, prior, weights, priors);
     EACH_GROUP(first, n.batch, route_images(n, desk(at, start), g, bias, sums, v, first))
@@ -607,7 +633,7 @@ static Step parents_backward(Sizes n, Parents p, Span span, long image, long r, 
 static void backward_share(Sizes n, Group g, Desk w, Parents p, Span span, long first, Step *steps, long me,
                            long team) {
     const long size = poses(n), chunks = parts(rows(n), CHUNK), final = n.iterations - 1;
-    v8 *own = w.own + me * w.step;
+    vec *own = w.own + me * w.step;
     for (long c = me; c < chunks; c += team) make_chunk(n, g, steps, c, w.sums + c * n.group * size, own);
     meet(n);
     for (long b = 0; b < g.count; b++)
@@ -650,7 +676,7 @@ void route_backward(Sizes n, const float *u, const float *W, const float *prior,
                     float *grad_u, float *grad_W, float *grad_prior, float *grad_s, float *room) {
     const Plan at = plan(n, 1);
     const long size = poses(n), image = n.children * n.child_dim;
-    v8 *start = (v8 *)room, *priors = prior ? start + at.prior : NULL, *weights = start + at.weights;
+    vec *start = (vec *)room, *priors = prior ? start + at.prior : NULL, *weights = start + at.weights;
     pack_all(n, W, prior, weights, priors);
     for (long from = 0; from < n.batch; from += n.span) {
         const Parents p = {sums + from * size, grad + from * size, grad_s ? grad_s + from * size : NULL};
