@@ -43,9 +43,10 @@ def dots(groups: Mapping[str, Sequence[Measured]], label: str) -> Figure:
         ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:g} %"))
         values = [v for row in rows for v in (*row.values, *([] if row.paper is None else [row.paper]))]
         low, high = min(values), max(values)
-        beyond = 0.08 * (high - low or high)
+        beyond = 0.08 * (high - low or abs(high))
         near = low > high / 2  # dots need no zero, and small differences between large numbers no room for one
-        ax.set_xlim(low - beyond if near else 1.08 * min(0.0, low), high + beyond if near else 1.08 * high or 1.0)
+        left, right = (low, high) if near else (min(0.0, low), max(0.0, high))
+        ax.set_xlim(left - beyond if left else 0.0, right + beyond if right else (0.0 if left else 1.0))
     papers = any(row.paper is not None for rows in groups.values() for row in rows)
     # Below the whole figure: long names on the left leave the panels little width.
     legend = f"{label}  (dots: seeds, stroke: their mean{', diamond: the paper' if papers else ''})"
