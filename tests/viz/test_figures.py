@@ -232,12 +232,13 @@ def test_the_animation_holds_its_end_and_loops(digits: int, panels: int) -> None
     assert picture.width // 150 == panels
 
 
-@pytest.mark.parametrize(
-    "values", [(-0.013, -0.0017), (-0.001, 0.013), (0.0, 0.0), (0.2, 0.9), (0.97, 0.98), (-0.2, -0.2)]
-)
+ANY_SIGN = [(-0.013, -0.0017), (-0.001, 0.013), (0.0, 0.0), (0.2, 0.9), (0.97, 0.98), (-0.2, -0.2)]
+
+
+@pytest.mark.parametrize("values", ANY_SIGN)
 def test_no_dot_lies_outside_of_its_panel(values: tuple[float, ...]) -> None:
-    with style():
-        (ax,) = dots({"a": [Measured("b", list(values))]}, "error").axes
+    with figures.style():
+        (ax,) = figures.dots({"a": [figures.Measured("b", list(values))]}, "error").axes
     left, right = ax.get_xlim()
     assert left <= min(values) <= max(values) <= right
     assert left < right
