@@ -33,7 +33,16 @@ def dots(groups: Mapping[str, Sequence[Measured]], label: str) -> Figure:
     axes = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
     for ax, (title, rows) in zip(axes, groups.items(), strict=True):
         for y, row in enumerate(rows):
-            ax.plot(row.values, [y] * len(row.values), "o", color=BLUE, markersize=4, alpha=0.6, markeredgewidth=0)
+            ax.plot(
+                row.values,
+                [y] * len(row.values),
+                "o",
+                color=BLUE,
+                markersize=4,
+                alpha=0.6,
+                markeredgewidth=0,
+                clip_on=False,
+            )
             mean = sum(row.values) / len(row.values)
             ax.plot([mean, mean], [y - 0.28, y + 0.28], color=BLUE, linewidth=2)
             if row.paper is not None:
@@ -46,7 +55,9 @@ def dots(groups: Mapping[str, Sequence[Measured]], label: str) -> Figure:
         beyond = 0.08 * (high - low or abs(high))
         near = low > high / 2  # dots need no zero, and small differences between large numbers no room for one
         left, right = (low, high) if near else (min(0.0, low), max(0.0, high))
-        ax.set_xlim(left - beyond if left else 0.0, right + beyond if right else (0.0 if left else 1.0))
+        left, right = left - (beyond if left else 0.0), right + (beyond if right else 0.0)
+        right = min(right, 1.0) if high <= 1 else right  # most are shares, which do not exceed 100 %
+        ax.set_xlim(left, right if right > left else 1.0)
     papers = any(row.paper is not None for rows in groups.values() for row in rows)
     # Below the whole figure: long names on the left leave the panels little width.
     legend = f"{label}  (dots: seeds, stroke: their mean{', diamond: the paper' if papers else ''})"
