@@ -189,11 +189,10 @@ def _iterations() -> str | None:
         claim="MultiMNIST: 3 iterations err less than 1, by",
     )
     cnn = [found["accuracy"] for found in _finished("table1", "multimnist-cnn").values()]
-    verdicts = (_result("table1/standard/summary") or {"verdicts": []})["verdicts"]
-    p = [found["p"] for found in verdicts if found["claim"] == "MultiMNIST: CapsNet errs less than the CNN, by"]
-    if row is None or len(cnn) < FEWEST_SEEDS or not p:
+    p = _p_value("table1", "MultiMNIST: CapsNet errs less than the CNN, by")
+    if row is None or len(cnn) < FEWEST_SEEDS or p is None:
         return None
-    return f"{row.removesuffix(' |')}; {_spread(cnn)} a CNN of the same backbone (no difference, p = {p[0]:.2g}) |"
+    return f"{row.removesuffix(' |')}; {_spread(cnn)} a CNN of the same backbone (p = {p:.2g}) |"
 
 
 def _toys() -> str | None:
@@ -251,10 +250,15 @@ def _beside_cnn(
         f"{_trainings(len(values))} of {rows[seeds[0]]['steps']:,} steps"
         for who, rows, values in zip(names, (capsules, controls), accuracy, strict=True)
     ]
-    verdicts = (_result(f"{experiment}/standard/summary") or {"verdicts": []})["verdicts"]
-    p = next((verdict["p"] for verdict in verdicts if verdict["claim"] == claim), estimate.p)
-    tested = f"; p = {p:.2g}" if estimate.enough else ""
+    planned = _p_value(experiment, claim)
+    tested = f"; p = {estimate.p if planned is None else planned:.2g}" if estimate.enough else ""
     return f"| {what}{tested} | {' | '.join(cells)} |"
+
+
+def _p_value(experiment: str, claim: str | None) -> float | None:
+    """Of a claim of an experiment in `standard`."""
+    verdicts = (_result(f"{experiment}/standard/summary") or {"verdicts": []})["verdicts"]
+    return next((verdict["p"] for verdict in verdicts if verdict["claim"] == claim), None)
 
 
 def _evened() -> str | None:
