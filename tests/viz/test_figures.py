@@ -242,3 +242,12 @@ def test_no_dot_lies_outside_of_its_panel(values: tuple[float, ...]) -> None:
     left, right = ax.get_xlim()
     assert left <= min(values) <= max(values) <= right
     assert left < right
+
+
+def test_a_panels_long_name_is_not_cut_off() -> None:
+    row = figures.Measured("a network with a name as long as this one", [0.1, 0.2])
+    with figures.style():
+        figure = figures.dots({"the images that all of these networks were trained on": [row]}, "error")
+        FigureCanvasAgg(figure).draw()
+        (ax,) = figure.axes
+        assert ax.title.get_window_extent().x1 <= figure.bbox.x1

@@ -88,6 +88,12 @@ MODELS: dict[str, Entry] = {
         "the paper's smaller network",
     ),
     "capsnet-mnist-small": Entry(_compact(), "mnist", "trains in three minutes on a laptop", _FAST),
+    "capsnet-affnist-small": Entry(
+        _compact(image=(1, 40, 40)), "translated-mnist", "the same for digits anywhere on 40x40", _FAST
+    ),
+    "capsnet-smallnorb-small": Entry(
+        _compact(image=(2, 32, 32), classes=5), "norb-style", "the same for stereo pairs of toys", _FAST
+    ),
     "capsnet-multimnist-small": Entry(
         _compact(**_OVERLAPPING),
         "multimnist",

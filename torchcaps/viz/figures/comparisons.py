@@ -13,7 +13,7 @@ from torchcaps.viz.figures.style import BLUE, GREY, ORANGE, WIDTH
 
 LETTERS = 62
 LONGEST = 34
-"""Letters of a row's name in one line."""
+"""Letters of a row's name, or of a panel's, in one line."""
 COLOURS = (BLUE, ORANGE, GREY, "#5a9367", "#8a6bb1", "#b5564a", "#3d8f99")
 
 
@@ -48,7 +48,7 @@ def dots(groups: Mapping[str, Sequence[Measured]], label: str) -> Figure:
             if row.paper is not None:
                 ax.plot(row.paper, y, "D", markersize=5, markerfacecolor="none", color=ORANGE)
         _name_rows(ax, [row.name for row in rows])
-        ax.set_title(title)
+        ax.set_title(fill(title, LONGEST))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:g} %"))
         values = [v for row in rows for v in (*row.values, *([] if row.paper is None else [row.paper]))]
         low, high = min(values), max(values)
