@@ -33,7 +33,7 @@ def test_the_help_of_train_names_every_default() -> None:
     assert f"how often to save (default: {usual.checkpoint_seconds:g})" in text
     assert f"order and augmentation (default: {usual.seed})" in text
     assert "(default: the model's own, 128, 64 or 32)" in text
-    assert "(default: the model's own, 0.001, 0.01 or 0.003)" in text
+    assert "(default: the model's own, 0.01, 0.001 or 0.003)" in text
     assert "(default: the model's own, adam or muon)" in text
     assert "(default: the model's own, linear or decay)" in text
     assert "(default: the model's own, 0.05 or 0)" in text
