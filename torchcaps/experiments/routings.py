@@ -41,12 +41,12 @@ from torchcaps.viz.figures import Measured, dots, style
 PAPER = "the papers of the routings; Paik, Kwak and Kim, Capsule networks need an improved routing algorithm, 2019"
 STEPS = {
     "quick": {"translated": 200, "multimnist": 200},
-    "standard": {"translated": 500, "multimnist": 900},
+    "standard": {"translated": 300, "multimnist": 800},
     "paper": {"translated": 1000, "multimnist": 1000},
 }
 CUT = {
     "quick": "200 steps a training, 3 seeds, the same learning rate for all",
-    "standard": "500 steps on translated digits, 900 on overlapping ones",
+    "standard": "300 steps on translated digits, 800 on overlapping ones",
 }
 SEEDS = {"quick": 3, "standard": 5, "paper": 5, "smoke": 1}
 SIDE = 40

@@ -50,8 +50,10 @@ typedef struct {
 } Sizes;
 
 typedef const float Matrix[MOST][MOST]; /* constants: a zero costs nothing, as the loops over entries unroll */
+typedef float Half __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
 typedef union {
     Vector part[PARTS];
+    Half half[2];
     float lane[LANES];
 } Channels;
 typedef Channels Tile[MOST][MOST];
@@ -126,16 +128,22 @@ INLINE void product(Matrix M, int adjoint, int rows, int columns, int width, Til
             }
 }
 
+/* Channels that lie side by side are taken as vectors if there are LANES of them, or half as many, as in a layer of 40. */
 INLINE void read(Channels *to, const float *from, long step, long count) {
     if (count == LANES && step == 1)
         for (int part = 0; part < PARTS; part++) to->part[part] = ((const Anywhere *)from)[part];
-    else
+    else if (count == LANES / 2 && step == 1) {
+        to->half[0] = *(const Half *)from;
+        to->half[1] = (Half){0};
+    } else
         for (int l = 0; l < LANES; l++) to->lane[l] = l < count ? from[l * step] : 0;
 }
 
 INLINE void write(float *to, long step, const Channels *from, long count) {
     if (count == LANES && step == 1)
         for (int part = 0; part < PARTS; part++) ((Anywhere *)to)[part] = from->part[part];
+    else if (count == LANES / 2 && step == 1)
+        *(Half *)to = from->half[0];
     else
         for (int l = 0; l < count; l++) to[l * step] = from->lane[l];
 }
@@ -143,6 +151,8 @@ INLINE void write(float *to, long step, const Channels *from, long count) {
 INLINE void add(float *to, const Channels *from, long count) {
     if (count == LANES)
         for (int part = 0; part < PARTS; part++) ((Anywhere *)to)[part] += from->part[part];
+    else if (count == LANES / 2)
+        *(Half *)to += from->half[0];
     else
         for (int l = 0; l < count; l++) to[l] += from->lane[l];
 }
