@@ -56,7 +56,6 @@ typedef union {
     Half half[2];
     float lane[LANES];
 } Channels;
-typedef Channels Tile[MOST][MOST];
 
 /* For results of 4x4 and kernels of 3x3, through the points 0, 1, -1, 2, -2 and infinity. */
 static Matrix INPUT_4_3 = {{4, 0, -5, 0, 1},  {0, -4, -4, 1, 1}, {0, 4, -4, -1, 1},
@@ -111,21 +110,18 @@ static Matrix OUTPUT_6_2 = {{1},
                             {1, -1. / 2, 1. / 4, -1. / 8, 1. / 16, -1. / 32},
                             {0, 0, 0, 0, 0, 1}};
 
-/* out[k][r] = sum over c of M[r][c] in[c][k], or of M[c][r]: a product on one side, and the sides change places.
-   Only the loops over M's entries unroll: eight times the code would be no faster. */
-INLINE void product(Matrix M, int adjoint, int rows, int columns, int width, Tile in, Tile out) {
-    for (int k = 0; k < width; k++)
-        for (int part = 0; part < PARTS; part++)
+/* out[r] = sum over c of M[r][c] in[c], or of M[c][r]: of one line of a tile, in registers. */
+INLINE void product(Matrix M, int adjoint, int rows, int columns, const Vector *in, Vector *out) {
 #pragma GCC unroll 8
-            for (int r = 0; r < rows; r++) {
-                Vector sum = {0};
+    for (int r = 0; r < rows; r++) {
+        Vector sum = {0};
 #pragma GCC unroll 8
-                for (int c = 0; c < columns; c++) {
-                    float entry = adjoint ? M[c][r] : M[r][c];
-                    if (entry != 0) sum += entry * in[c][k].part[part];
-                }
-                out[k][r].part[part] = sum;
-            }
+        for (int c = 0; c < columns; c++) {
+            float entry = adjoint ? M[c][r] : M[r][c];
+            if (entry != 0) sum += entry * in[c];
+        }
+        out[r] = sum;
+    }
 }
 
 /* Channels that lie side by side are taken as vectors if there are LANES of them, or half as many, as in a layer of 40. */
@@ -166,43 +162,122 @@ INLINE long place(const Map *m, long top, long left, long step, int y, int x) {
     return row < 0 || row >= m->rows || column < 0 || column >= m->columns ? -1 : row * m->by_row + column * m->by_column;
 }
 
+/* Whole vectors of channels are read and written where they lie; others through a copy. */
+INLINE int in_place(const Map *m, long count) { return count == LANES && m->by_channel == 1; }
+INLINE Map map_of_copy(int size) { return (Map){size, size, LANES, 0, MOST * LANES, LANES, 1}; }
+
 /* Factors [n n], `apart` from each other, of `count` channels of one tile. What is read and written next, the same channels
    of the next image and the factors `next` further on, is brought into cache meanwhile: a processor foresees a few places
    that are read or written in turn, not 64. */
 INLINE void to_factors(Matrix M, int side, int size, const Map *m, const float *from, long top, long left, long step,
                        long count, float *factors, long apart, long next) {
-    Tile t, half, f;
+    Channels copy[MOST * MOST], made[MOST * MOST];
+    const Map of_copy = map_of_copy(size);
+    const int direct = in_place(m, count);
+    float *to = direct ? factors : made[0].lane;
+    const long pitch = direct ? apart : LANES;
     for (int k = 0; k < side * side; k++) __builtin_prefetch(factors + k * apart + next, 1);
-    for (int y = 0; y < size; y++)
-        for (int x = 0; x < size; x++) {
-            const long at = place(m, top, left, step, y, x);
-            if (at < 0)
-                t[y][x] = (Channels){0};
-            else {
-                read(&t[y][x], from + at, m->by_channel, count);
-                __builtin_prefetch(from + at + m->by_image, 0, 2);
+    if (!direct) {
+        for (int y = 0; y < size; y++)
+            for (int x = 0; x < size; x++) {
+                const long at = place(m, top, left, step, y, x);
+                if (at < 0)
+                    copy[y * MOST + x] = (Channels){0};
+                else {
+                    read(&copy[y * MOST + x], from + at, m->by_channel, count);
+                    __builtin_prefetch(from + at + m->by_image, 0, 2);
+                }
             }
+        m = &of_copy, from = copy[0].lane, top = left = 0, step = 1;
+    }
+    for (int part = 0; part < PARTS; part++) {
+        Vector half[MOST][MOST], in[MOST], out[MOST];
+        for (int x = 0; x < size; x++) {
+#pragma GCC unroll 8
+            for (int y = 0; y < size; y++) {
+                const long at = place(m, top, left, step, y, x);
+                in[y] = (Vector){0};
+                if (at >= 0) {
+                    in[y] = ((const Anywhere *)(from + at))[part];
+                    __builtin_prefetch(from + at + m->by_image, 0, 2);
+                }
+            }
+            product(M, 0, side, size, in, half[x]);
         }
-    product(M, 0, side, size, size, t, half);
-    product(M, 0, side, size, side, half, f);
-    for (int k = 0; k < side * side; k++) write(factors + k * apart, 1, &f[k / side][k % side], count);
+        for (int k = 0; k < side; k++) {
+#pragma GCC unroll 8
+            for (int x = 0; x < size; x++) in[x] = half[x][k];
+            product(M, 0, side, size, in, out);
+#pragma GCC unroll 8
+            for (int r = 0; r < side; r++) ((Anywhere *)(to + (k * side + r) * pitch))[part] = out[r];
+        }
+    }
+    if (!direct)
+        for (int k = 0; k < side * side; k++) write(factors + k * apart, 1, &made[k], count);
 }
 
 /* The adjoint; adds to the pixels where tiles overlap. */
 INLINE void from_factors(Matrix M, int side, int size, const Map *m, float *to, long top, long left, long step,
                          long count, const float *factors, long apart, int overlap) {
-    Tile t, half, f;
-    for (int k = 0; k < side * side; k++) read(&f[k / side][k % side], factors + k * apart, 1, count);
+    Channels copy[MOST * MOST], made[MOST * MOST];
+    const int direct = in_place(m, count);
+    const float *from = direct ? factors : copy[0].lane;
+    const long pitch = direct ? apart : LANES;
     for (int k = 0; k < side * side; k++) __builtin_prefetch(factors + k * apart + LANES, 0);
-    product(M, 1, size, side, side, f, half);
-    product(M, 1, size, side, size, half, t);
-    for (int y = 0; y < size; y++)
+    if (!direct)
+        for (int k = 0; k < side * side; k++) read(&copy[k], factors + k * apart, 1, count);
+    for (int part = 0; part < PARTS; part++) {
+        Vector half[MOST][MOST], in[MOST], out[MOST];
+        for (int k = 0; k < side; k++) {
+#pragma GCC unroll 8
+            for (int r = 0; r < side; r++) in[r] = ((const Anywhere *)(from + (r * side + k) * pitch))[part];
+            product(M, 1, size, side, in, half[k]);
+        }
+        for (int y = 0; y < size; y++) {
+#pragma GCC unroll 8
+            for (int k = 0; k < side; k++) in[k] = half[k][y];
+            product(M, 1, size, side, in, out);
+#pragma GCC unroll 8
+            for (int x = 0; x < size; x++) {
+                const long at = place(m, top, left, step, y, x);
+                if (!direct)
+                    made[y * MOST + x].part[part] = out[x];
+                else if (at >= 0 && overlap)
+                    ((Anywhere *)(to + at))[part] += out[x];
+                else if (at >= 0)
+                    ((Anywhere *)(to + at))[part] = out[x];
+            }
+        }
+    }
+    for (int y = 0; !direct && y < size; y++)
         for (int x = 0; x < size; x++) {
             const long at = place(m, top, left, step, y, x);
-            if (at >= 0 && overlap) add(to + at, &t[y][x], count);
-            if (at >= 0 && !overlap) write(to + at, m->by_channel, &t[y][x], count);
+            if (at >= 0 && overlap) add(to + at, &made[y * MOST + x], count);
+            if (at >= 0 && !overlap) write(to + at, m->by_channel, &made[y * MOST + x], count);
         }
 }
+
+/* Each transform is a function of its own, whose matrix and sizes are constants. */
+typedef void To(const Map *m, const float *from, long top, long left, long step, long count, float *factors, long apart,
+                long next);
+typedef void From(const Map *m, float *to, long top, long left, long step, long count, const float *factors, long apart,
+                  int overlap);
+#define TRANSFORM(NAME, SIDE, SIZE)                                                                                    \
+    static void NAME##_to(const Map *m, const float *from, long top, long left, long step, long count, float *factors, \
+                          long apart, long next) {                                                                     \
+        to_factors(NAME, SIDE, SIZE, m, from, top, left, step, count, factors, apart, next);                           \
+    }                                                                                                                  \
+    static void NAME##_from(const Map *m, float *to, long top, long left, long step, long count, const float *factors, \
+                            long apart, int overlap) {                                                                 \
+        from_factors(NAME, SIDE, SIZE, m, to, top, left, step, count, factors, apart, overlap);                        \
+    }
+#define TRANSFORMS(TILE, TAPS)                                                                                         \
+    TRANSFORM(INPUT_##TILE##_##TAPS, TILE + TAPS - 1, TILE + TAPS - 1)                                                 \
+    TRANSFORM(WEIGHT_##TILE##_##TAPS, TILE + TAPS - 1, TAPS)                                                           \
+    TRANSFORM(OUTPUT_##TILE##_##TAPS, TILE + TAPS - 1, TILE)
+TRANSFORMS(4, 3)
+TRANSFORMS(6, 3)
+TRANSFORMS(6, 2)
 
 /* Tiles are taken in blocks, whose factors stay in cache between transform and product. A group is the fewest whole
    images that fill a block, or one image of several blocks: groups are what threads share out. */
@@ -262,17 +337,16 @@ INLINE long top_of(const Sizes *n, long tile, long step) { return tile / n->acro
 INLINE long left_of(const Sizes *n, long tile, long step) { return tile % n->across * step; }
 
 /* Of x or of a gradient to [factor, tile, phase and channel]. */
-INLINE void block_to_factors(Matrix M, int side, int size, const Sizes *n, const Plan *p, const Map *m, const Block *b,
-                             long step, long stride, long first, const float *pixels, float *factors, long apart) {
+static void block_to_factors(To to, const Sizes *n, const Plan *p, const Map *m, const Block *b, long step, long stride,
+                             long first, const float *pixels, float *factors, long apart) {
     const long pitch = stride * stride * m->channels;
     for (long i = b->first; i < b->first + b->count; i++)
         for (long phase = 0; phase < stride * stride; phase++)
             for (long c = 0; c < m->channels; c += LANES)
-                to_factors(M, side, size, m, pixels + i / p->tiles * m->by_image + c,
-                           first + top_of(n, i, step) * stride + phase / stride,
-                           first + left_of(n, i, step) * stride + phase % stride, stride, least(LANES, m->channels - c),
-                           factors + (i - b->first) * pitch + phase * m->channels + c, apart, LANES);
-    for (int k = 0; k < side * side; k++)
+                to(m, pixels + i / p->tiles * m->by_image + c, first + top_of(n, i, step) * stride + phase / stride,
+                   first + left_of(n, i, step) * stride + phase % stride, stride, least(LANES, m->channels - c),
+                   factors + (i - b->first) * pitch + phase * m->channels + c, apart, LANES);
+    for (long k = 0; k < n->factors; k++)
         for (long l = b->count * pitch; l < n->block * pitch; l++) factors[k * apart + l] = 0;
 }
 
@@ -336,8 +410,8 @@ static void weight_product(const Sizes *n, const Plan *p, const float *x, const 
 
 /* Weights as the products read them: panels of PANEL results, or, `back`, of PANEL inputs, LANES of which are done here.
    Of a panel one line after the other is written, so that a cache sees what comes next. */
-INLINE void weight_factors(Matrix M, int side, int taps, const Sizes *n, const Plan *p, int back, long block,
-                           const float *weight, float *factors) {
+static void weight_factors(To to_factors, const Sizes *n, const Plan *p, int back, long block, const float *weight,
+                           float *factors) {
     const Map *w = &n->weight;
     const long channels = back ? n->x.channels : n->y.channels, lines = back ? n->y.channels : n->x.channels;
     const long blocks = whole(channels, LANES), phase = block / blocks, c = block % blocks * LANES;
@@ -352,38 +426,36 @@ INLINE void weight_factors(Matrix M, int side, int taps, const Sizes *n, const P
         const float *from = weight + c * m.by_channel + line * (back ? w->by_image : w->by_channel);
         float *to = factors + (at / PANEL * depth + above + line) * PANEL + at % PANEL;
         if (at % PANEL + count <= PANEL)
-            to_factors(M, side, taps, &m, from, top, left, n->stride, count, to, apart, PANEL);
+            to_factors(&m, from, top, left, n->stride, count, to, apart, PANEL);
         else { /* Part of it belongs to later panels. */
             float room[MOST * MOST][LANES] __attribute__((aligned(64)));
-            to_factors(M, side, taps, &m, from, top, left, n->stride, count, room[0], LANES, 0);
-            for (int k = 0; k < side * side; k++)
+            to_factors(&m, from, top, left, n->stride, count, room[0], LANES, 0);
+            for (long k = 0; k < n->factors; k++)
                 for (long l = 0; l < count; l++)
                     to[k * apart + l + (at % PANEL + l) / PANEL * (depth - 1) * PANEL] = room[k][l];
         }
-        for (int k = 0; k < side * side; k++)
+        for (long k = 0; k < n->factors; k++)
             for (long l = count; l < padded; l++) to[k * apart + l + (at % PANEL + l) / PANEL * (depth - 1) * PANEL] = 0;
     }
 }
 
 /* One share of the images: factors of x, kept for the gradients if there is room for them, their products, results. */
-INLINE void forward(Matrix input, Matrix output, int tile, int taps, const Sizes *n, long share, const float *x,
-                    const float *weight, float *x_hat, float *room, float *y) {
-    const int side = tile + taps - 1;
+static void forward(To input, From output, int tile, const Sizes *n, long share, const float *x, const float *weight,
+                    float *x_hat, float *room, float *y) {
     const Plan p = plan_of(n);
     float *own = room + share * n->factors * (p.x + p.product_y), *product = own + n->factors * p.x;
     for (long group = p.groups * share / n->shares; group < p.groups * (share + 1) / n->shares; group++)
         for (long piece = 0; piece < p.blocks; piece++) {
             const Block b = block_of(n, &p, group, piece);
             float *factors = x_hat ? x_hat + b.number * n->factors * p.x : own;
-            block_to_factors(input, side, side, n, &p, &n->x, &b, tile, n->stride, -n->padding, x, factors, p.x);
-            for (int k = 0; k < side * side; k++)
+            block_to_factors(input, n, &p, &n->x, &b, tile, n->stride, -n->padding, x, factors, p.x);
+            for (long k = 0; k < n->factors; k++)
                 block_product(n->block, p.inputs, n->y.channels, factors + k * p.x, weight + k * p.weight,
                               product + k * p.product_y, p.wide_outputs);
             for (long i = b.first; i < b.first + b.count; i++)
                 for (long o = 0; o < n->y.channels; o += LANES)
-                    from_factors(output, side, tile, &n->y, y + i / p.tiles * n->y.by_image + o, top_of(n, i, tile),
-                                 left_of(n, i, tile), 1, least(LANES, n->y.channels - o),
-                                 product + (i - b.first) * p.wide_outputs + o, p.product_y, 0);
+                    output(&n->y, y + i / p.tiles * n->y.by_image + o, top_of(n, i, tile), left_of(n, i, tile), 1,
+                           least(LANES, n->y.channels - o), product + (i - b.first) * p.wide_outputs + o, p.product_y, 0);
         }
 }
 
@@ -394,9 +466,8 @@ static void clear(const Map *m, float *image) {
 }
 
 /* One share of the images: factors of the gradient, kept for that of the weights, and, if wanted, the gradient of x. */
-INLINE void backward(Matrix input, Matrix output, int tile, int taps, const Sizes *n, long share, const float *grad,
+static void backward(From input, To output, int tile, int side, const Sizes *n, long share, const float *grad,
                      const float *weight, float *y_hat, float *room, float *grad_x) {
-    const int side = tile + taps - 1;
     const Plan p = plan_of(n);
     const long reach = side * n->stride - n->padding;
     const int overlap = p.tiles > 1 || reach < n->x.rows || reach < n->x.columns;
@@ -408,45 +479,43 @@ INLINE void backward(Matrix input, Matrix output, int tile, int taps, const Size
         for (long piece = 0; piece < p.blocks; piece++) {
             const Block b = block_of(n, &p, group, piece);
             float *factors = y_hat + b.number * n->factors * p.y;
-            block_to_factors(output, side, tile, n, &p, &n->y, &b, tile, 1, 0, grad, factors, p.y);
+            block_to_factors(output, n, &p, &n->y, &b, tile, 1, 0, grad, factors, p.y);
             if (!grad_x) continue;
-            for (int k = 0; k < side * side; k++)
+            for (long k = 0; k < n->factors; k++)
                 block_product(n->block, n->y.channels, p.inputs, factors + k * p.y, weight + k * p.weight_back,
                               product + k * p.product_x, p.wide_inputs);
             for (long i = b.first; i < b.first + b.count; i++)
                 for (long phase = 0; phase < n->stride * n->stride; phase++)
                     for (long c = 0; c < n->x.channels; c += LANES)
-                        from_factors(input, side, side, &n->x, grad_x + i / p.tiles * n->x.by_image + c,
-                                     top_of(n, i, tile) * n->stride + phase / n->stride - n->padding,
-                                     left_of(n, i, tile) * n->stride + phase % n->stride - n->padding, n->stride,
-                                     least(LANES, n->x.channels - c),
-                                     product + (i - b.first) * p.wide_inputs + phase * n->x.channels + c, p.product_x,
-                                     overlap);
+                        input(&n->x, grad_x + i / p.tiles * n->x.by_image + c,
+                              top_of(n, i, tile) * n->stride + phase / n->stride - n->padding,
+                              left_of(n, i, tile) * n->stride + phase % n->stride - n->padding, n->stride,
+                              least(LANES, n->x.channels - c),
+                              product + (i - b.first) * p.wide_inputs + phase * n->x.channels + c, p.product_x, overlap);
         }
     }
 }
 
 /* The gradient of one output's weights out of its factors. */
-INLINE void weight_gradient(Matrix M, int side, int taps, const Sizes *n, const Plan *p, long o, const float *factors,
-                            float *grad_w) {
+static void weight_gradient(From from, const Sizes *n, const Plan *p, long o, const float *factors, float *grad_w) {
     for (long phase = 0; phase < n->stride * n->stride; phase++)
         for (long c = 0; c < n->x.channels; c += LANES)
-            from_factors(M, side, taps, &n->weight, grad_w + o * n->weight.by_image + c * n->weight.by_channel,
-                         phase / n->stride, phase % n->stride, n->stride, least(LANES, n->x.channels - c),
-                         factors + o * p->wide_inputs + phase * n->x.channels + c, p->grad, 0);
+            from(&n->weight, grad_w + o * n->weight.by_image + c * n->weight.by_channel, phase / n->stride,
+                 phase % n->stride, n->stride, least(LANES, n->x.channels - c),
+                 factors + o * p->wide_inputs + phase * n->x.channels + c, p->grad, 0);
 }
 
-/* The loops are written for each matrix: a loop that threads share is a function of its own, which must see constants. */
 #define ALL(TILE, TAPS)                                                                                                \
     void weights_##TILE##_##TAPS(Sizes n, const float *weight, float *factors) {                                       \
         const Plan p = plan_of(&n);                                                                                    \
         _Pragma("omp parallel for") for (long block = 0; block < whole(n.y.channels, LANES) * n.stride * n.stride;     \
                                          block++)                                                                      \
-            weight_factors(WEIGHT_##TILE##_##TAPS, TILE + TAPS - 1, TAPS, &n, &p, 0, block, weight, factors);          \
+            weight_factors(WEIGHT_##TILE##_##TAPS##_to, &n, &p, 0, block, weight, factors);                            \
     }                                                                                                                  \
     void forward_##TILE##_##TAPS(Sizes n, const float *x, const float *weight, float *x_hat, float *room, float *y) {  \
         _Pragma("omp parallel for") for (long share = 0; share < n.shares; share++)                                    \
-            forward(INPUT_##TILE##_##TAPS, OUTPUT_##TILE##_##TAPS, TILE, TAPS, &n, share, x, weight, x_hat, room, y);  \
+            forward(INPUT_##TILE##_##TAPS##_to, OUTPUT_##TILE##_##TAPS##_from, TILE, &n, share, x, weight, x_hat,      \
+                    room, y);                                                                                          \
     }                                                                                                                  \
     /* One parallel region: threads wait for each other between its parts, but do not end. */                          \
     void backward_##TILE##_##TAPS(Sizes n, const float *grad, const float *weight, const float *x_hat, float *w_hat,   \
@@ -456,14 +525,14 @@ INLINE void weight_gradient(Matrix M, int side, int taps, const Sizes *n, const 
         const long factors = grad_w ? n.factors : 0, outputs = grad_w ? n.y.channels : 0;                              \
         _Pragma("omp parallel") {                                                                                      \
             _Pragma("omp for") for (long block = 0; block < blocks; block++)                                           \
-                weight_factors(WEIGHT_##TILE##_##TAPS, TILE + TAPS - 1, TAPS, &n, &p, 1, block, weight, w_hat);        \
+                weight_factors(WEIGHT_##TILE##_##TAPS##_to, &n, &p, 1, block, weight, w_hat);                          \
             _Pragma("omp for") for (long share = 0; share < n.shares; share++)                                         \
-                backward(INPUT_##TILE##_##TAPS, OUTPUT_##TILE##_##TAPS, TILE, TAPS, &n, share, grad, w_hat, y_hat,     \
-                         room, grad_x);                                                                                \
+                backward(INPUT_##TILE##_##TAPS##_from, OUTPUT_##TILE##_##TAPS##_to, TILE, TILE + TAPS - 1, &n, share,  \
+                         grad, w_hat, y_hat, room, grad_x);                                                            \
             _Pragma("omp for") for (long k = 0; k < factors; k++)                                                      \
                 weight_product(&n, &p, x_hat + k * p.x, y_hat + k * p.y, room + k * p.grad);                           \
             _Pragma("omp for") for (long o = 0; o < outputs; o++)                                                      \
-                weight_gradient(WEIGHT_##TILE##_##TAPS, TILE + TAPS - 1, TAPS, &n, &p, o, room, grad_w);               \
+                weight_gradient(WEIGHT_##TILE##_##TAPS##_from, &n, &p, o, room, grad_w);                               \
         }                                                                                                              \
     }
 
