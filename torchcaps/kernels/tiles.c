@@ -36,6 +36,8 @@ typedef float Anywhere __attribute__((vector_size(4 * WIDTH), aligned(4), may_al
 #define ROWS 6
 #endif
 #define GAP 16
+#define CACHED 163840 /* numbers of a gradient of weights that stay in cache from one block of tiles to the next */
+#define PARTIAL_SUMS 16 /* a fixed number, so that sums do not depend on how many threads there are */
 
 /* Something that has pixels: how many, and how far apart they are in memory. An image of the weights is an output. */
 typedef struct {
@@ -285,6 +287,7 @@ typedef struct {
     long tiles, images, blocks, groups; /* of an image; of a group; of a group; in all */
     long inputs, wide_inputs, wide_outputs; /* channels of all phases; numbers between rows of products */
     long x, y, product_x, product_y, weight, weight_back, grad; /* numbers between factors */
+    long parts; /* of the images, each with sums of its own for the weights' gradient; 0: one sum, after all images */
 } Plan;
 
 static Plan plan_of(const Sizes *n) {
@@ -304,6 +307,8 @@ static Plan plan_of(const Sizes *n) {
     p.weight = whole(n->y.channels, PANEL) * PANEL * p.inputs + GAP;
     p.weight_back = whole(p.inputs, PANEL) * PANEL * n->y.channels + GAP;
     p.grad = whole(n->y.channels, ROWS) * ROWS * p.wide_inputs + GAP;
+    const int many = p.groups >= PARTIAL_SUMS && p.groups * p.blocks >= 4 * PARTIAL_SUMS;
+    p.parts = many && n->factors * p.grad <= CACHED ? PARTIAL_SUMS : 0;
     return p;
 }
 
@@ -314,9 +319,10 @@ void tiles_memory(Sizes n, long *of) {
     of[0] = n.factors * p.weight;
     of[1] = n.factors * p.weight_back;
     of[2] = n.factors * p.groups * p.blocks * p.x;
-    of[3] = n.factors * p.groups * p.blocks * p.y;
+    of[3] = n.factors * (p.parts ? p.parts : p.groups * p.blocks) * p.y;
     of[4] = n.factors * n.shares * (p.x + p.product_y);
-    of[5] = n.factors * (n.shares * p.product_x > p.grad ? n.shares * p.product_x : p.grad);
+    const long all_at_once = n.shares * p.product_x > p.grad ? n.shares * p.product_x : p.grad;
+    of[5] = n.factors * (p.parts ? p.parts * (p.product_x + p.grad) : all_at_once);
 }
 
 long tiles_rows(void) { return ROWS; }
@@ -386,26 +392,30 @@ static void block_product(long rows, long depth, long width, const float *a, con
         }
 }
 
-/* The gradient of one factor's weights, ROWS outputs by `vectors` of inputs: products of y and x, summed over all tiles. */
-INLINE void weight_panel(int vectors, const Sizes *n, const Plan *p, const float *x, const float *y, float *grad) {
+/* The gradient of one factor's weights, ROWS outputs by `vectors` of inputs: products of y and x, summed over the tiles of
+   some blocks. `add`: to what is there. */
+INLINE void weight_panel(int vectors, const Sizes *n, const Plan *p, long first, long last, const float *x, const float *y,
+                         long y_by_block, int add, float *grad) {
     Vector sum[ROWS][2] = {0};
-    for (long group = 0; group < p->groups; group++)
-        for (long piece = 0; piece < p->blocks; piece++) {
-            const Block b = block_of(n, p, group, piece);
-            multiply(vectors, y + b.number * n->factors * p->y, 1, n->y.channels, x + b.number * n->factors * p->x,
-                     p->inputs, b.count, sum);
-        }
+    for (int r = 0; add && r < ROWS; r++)
+        for (int v = 0; v < vectors; v++) sum[r][v] = ((const Anywhere *)(grad + r * p->wide_inputs))[v];
+    for (long number = first; number < last; number++) {
+        const Block b = block_of(n, p, number / p->blocks, number % p->blocks);
+        multiply(vectors, y + (number - first) * y_by_block, 1, n->y.channels, x + number * n->factors * p->x, p->inputs,
+                 b.count, sum);
+    }
     put(vectors, sum, grad, p->wide_inputs);
 }
 
 /* The same of all outputs and inputs, [output, phase and channel]. */
-static void weight_product(const Sizes *n, const Plan *p, const float *x, const float *y, float *grad) {
+static void weight_product(const Sizes *n, const Plan *p, long first, long last, const float *x, const float *y,
+                           long y_by_block, int add, float *grad) {
     for (long c = 0; c < p->inputs; c += PANEL)
         for (long o = 0; o < n->y.channels; o += ROWS)
             if (p->inputs - c > WIDTH)
-                weight_panel(2, n, p, x + c, y + o, grad + o * p->wide_inputs + c);
+                weight_panel(2, n, p, first, last, x + c, y + o, y_by_block, add, grad + o * p->wide_inputs + c);
             else
-                weight_panel(1, n, p, x + c, y + o, grad + o * p->wide_inputs + c);
+                weight_panel(1, n, p, first, last, x + c, y + o, y_by_block, add, grad + o * p->wide_inputs + c);
 }
 
 /* Weights as the products read them: panels of PANEL results, or, `back`, of PANEL inputs, LANES of which are done here.
@@ -465,21 +475,27 @@ static void clear(const Map *m, float *image) {
             for (long c = 0; c < m->channels; c++) image[row * m->by_row + column * m->by_column + c] = 0;
 }
 
-/* One share of the images: factors of the gradient, kept for that of the weights, and, if wanted, the gradient of x. */
-static void backward(From input, To output, int tile, int side, const Sizes *n, long share, const float *grad,
-                     const float *weight, float *y_hat, float *room, float *grad_x) {
+/* One part of the images: factors of the gradient and, if wanted, the gradient of x. Where the sums of the weights' gradient
+   fit into cache, they are added up here; else the factors are kept for them. */
+static void backward(From input, To output, int tile, int side, const Sizes *n, long part, const float *grad,
+                     const float *weight, const float *x_hat, float *y_hat, float *room, float *grad_x, int summed) {
     const Plan p = plan_of(n);
-    const long reach = side * n->stride - n->padding;
+    const long reach = side * n->stride - n->padding, parts = p.parts ? p.parts : n->shares;
     const int overlap = p.tiles > 1 || reach < n->x.rows || reach < n->x.columns;
-    float *product = room + share * n->factors * p.product_x;
-    for (long group = p.groups * share / n->shares; group < p.groups * (share + 1) / n->shares; group++) {
+    float *product = room + part * n->factors * p.product_x;
+    float *sums = room + n->factors * (p.parts * p.product_x + part * p.grad);
+    for (long l = 0; summed && l < n->factors * p.grad; l++) sums[l] = 0;
+    for (long group = p.groups * part / parts; group < p.groups * (part + 1) / parts; group++) {
         if (grad_x && overlap)
             for (long i = group * p.images; i < least(n->images, (group + 1) * p.images); i++)
                 clear(&n->x, grad_x + i * n->x.by_image);
         for (long piece = 0; piece < p.blocks; piece++) {
             const Block b = block_of(n, &p, group, piece);
-            float *factors = y_hat + b.number * n->factors * p.y;
+            float *factors = y_hat + (p.parts ? part : b.number) * n->factors * p.y;
             block_to_factors(output, n, &p, &n->y, &b, tile, 1, 0, grad, factors, p.y);
+            for (long k = 0; summed && k < n->factors; k++)
+                weight_product(n, &p, b.number, b.number + 1, x_hat + k * p.x, factors + k * p.y, 0, 1,
+                               sums + k * p.grad);
             if (!grad_x) continue;
             for (long k = 0; k < n->factors; k++)
                 block_product(n->block, n->y.channels, p.inputs, factors + k * p.y, weight + k * p.weight_back,
@@ -494,6 +510,15 @@ static void backward(From input, To output, int tile, int side, const Sizes *n, 
                               product + (i - b.first) * p.wide_inputs + phase * n->x.channels + c, p.product_x, overlap);
         }
     }
+}
+
+/* The sums of one factor's weights, over all tiles or out of those of the parts. */
+static void weight_sums(const Sizes *n, const Plan *p, long k, const float *x_hat, const float *y_hat, float *sums) {
+    if (!p->parts)
+        weight_product(n, p, 0, p->groups * p->blocks, x_hat + k * p->x, y_hat + k * p->y, n->factors * p->y, 0,
+                       sums + k * p->grad);
+    for (long part = 1; part < p->parts; part++)
+        for (long l = k * p->grad; l < (k + 1) * p->grad; l++) sums[l] += sums[part * n->factors * p->grad + l];
 }
 
 /* The gradient of one output's weights out of its factors. */
@@ -523,16 +548,16 @@ static void weight_gradient(From from, const Sizes *n, const Plan *p, long o, co
         const Plan p = plan_of(&n);                                                                                    \
         const long blocks = grad_x ? n.stride * n.stride * whole(n.x.channels, LANES) : 0;                             \
         const long factors = grad_w ? n.factors : 0, outputs = grad_w ? n.y.channels : 0;                              \
+        float *sums = room + n.factors * p.parts * p.product_x;                                                        \
         _Pragma("omp parallel") {                                                                                      \
             _Pragma("omp for") for (long block = 0; block < blocks; block++)                                           \
                 weight_factors(WEIGHT_##TILE##_##TAPS##_to, &n, &p, 1, block, weight, w_hat);                          \
-            _Pragma("omp for") for (long share = 0; share < n.shares; share++)                                         \
-                backward(INPUT_##TILE##_##TAPS##_from, OUTPUT_##TILE##_##TAPS##_to, TILE, TILE + TAPS - 1, &n, share,  \
-                         grad, w_hat, y_hat, room, grad_x);                                                            \
-            _Pragma("omp for") for (long k = 0; k < factors; k++)                                                      \
-                weight_product(&n, &p, x_hat + k * p.x, y_hat + k * p.y, room + k * p.grad);                           \
+            _Pragma("omp for") for (long part = 0; part < (p.parts ? p.parts : n.shares); part++)                      \
+                backward(INPUT_##TILE##_##TAPS##_from, OUTPUT_##TILE##_##TAPS##_to, TILE, TILE + TAPS - 1, &n, part,   \
+                         grad, w_hat, x_hat, y_hat, room, grad_x, grad_w && p.parts);                                  \
+            _Pragma("omp for") for (long k = 0; k < factors; k++) weight_sums(&n, &p, k, x_hat, y_hat, sums);          \
             _Pragma("omp for") for (long o = 0; o < outputs; o++)                                                      \
-                weight_gradient(WEIGHT_##TILE##_##TAPS##_from, &n, &p, o, room, grad_w);                               \
+                weight_gradient(WEIGHT_##TILE##_##TAPS##_from, &n, &p, o, sums, grad_w);                               \
         }                                                                                                              \
     }
 
