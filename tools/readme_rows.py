@@ -20,7 +20,7 @@ def read_result(name: str) -> dict | None:
 
 def decided() -> str:
     """Capsules and their control side by side, for the README. What is older than its code is left out."""
-    digits = (_overlapping(), _evened(), _iterations(), _numpy_protocol(), _mnist())
+    digits = (_overlapping(), _evened(), _iterations(), _numpy_protocol(), _mnist(), _few_images())
     rows = [row for row in (*digits, _poses(), _house_numbers(), *_toys(), *_novel()) if row]
     return "\n".join(["| | capsules | control |\n|---|---|---|", *rows])
 
@@ -39,6 +39,23 @@ def _mnist() -> str | None:
         names=("capsules", "a CNN of the same backbone, its width and decay searched"),
         claim="MNIST: CapsNet errs less than the CNN, by",
     )
+
+
+def _few_images() -> str | None:
+    """Accuracies after training with more and more images of each class."""
+    summary = read_result("less-data/standard/summary")
+    sizes = (10, 30, 100, 300, 1000)
+    found = {kind: [finished("less-data", f"{kind}-{size}") for size in sizes] for kind in ("capsnet", "cnn")}
+    if summary is None or any(len(rows) < FEWEST_SEEDS for groups in found.values() for rows in groups):
+        return None
+    ours, control = (
+        ", ".join(f"{100 * mean(row['accuracy'] for row in rows.values()):.1f}" for rows in groups) + " %"
+        for groups in found.values()
+    )
+    p, steps = max(verdict["p"] for verdict in summary["verdicts"]), found["cnn"][0][0]["steps"]
+    what = f"MNIST from {', '.join(map(str, sizes[:-1]))} and {sizes[-1]:,} images of each digit; p ≤ {p:.2g}"
+    cell = f"{ours} [capsules](results/less-data/standard), {_trainings(FEWEST_SEEDS)} of {steps:,} steps each"
+    return f"| {what} | {cell} | {control} a CNN of the same backbone |"
 
 
 def _iterations() -> str | None:
