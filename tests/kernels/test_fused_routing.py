@@ -127,6 +127,19 @@ def test_groups_and_spans_do_not_change_the_answer(options: dict, monkeypatch: p
     assert_twins(*case, tolerance=1e-4)
 
 
+@pytest.mark.parametrize("iterations", [1, 3])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_votes_that_are_made_again_change_no_bit(
+    options: dict, iterations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = make((31, 70, 8, 3, 6), torch.float32, **{**options, "iterations": iterations})
+    kept = answer(route(*case), *case[1:])
+    monkeypatch.setattr(fused_routing, "KEPT_BYTES", 0)
+    monkeypatch.setattr(fused_routing, "AGAIN_IMAGES", 13)
+    assert all(map(torch.equal, kept, answer(route(*case), *case[1:])))
+    assert_twins(*case, tolerance=1e-4)
+
+
 @pytest.mark.parametrize("batch", [1, 2, 9])
 def test_threads_change_no_bit(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the threads share one image."""

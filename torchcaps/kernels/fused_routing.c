@@ -4,8 +4,9 @@
    agreement, softmax and weighted sum are then the same operation for all lanes, whatever the numbers of parents and
    dimensions are. Lanes that are left over in the last row have a pose of zero, so that they add nothing to any sum.
 
-   The votes û [b row jd tile lane] of a few images at a time are made once and read in every iteration. Sums over
-   children are taken chunk by chunk, and the chunks are added up in their order: no number depends on the number of
+   The votes û [b row jd tile lane] of a few images at a time are made once and read in every iteration; where those of one
+   image are too many for a cache, each iteration makes them again, of one row for FEW images at a time, and W is read once
+   for many images. Sums over children are taken chunk by chunk, and the chunks are added up in their order: no number depends on the number of
    threads or on the other images of the batch. */
 
 /* Sums are taken in the order that is written here, whatever the other loops are compiled with: with another order for
@@ -33,10 +34,12 @@ static int omp_get_num_threads(void) { return 1; }
 #define LANES 16
 #define ROW 2     /* tiles that lie side by side and are read together: V is loaded once for all of them */
 #define AT_ONCE 4 /* rows of a product whose sums registers have room for, four of each */
+#define FEW 8     /* images whose votes of one row are made at a time, if they are not kept */
 #else
 #define LANES 8
 #define ROW 4
 #define AT_ONCE 2
+#define FEW 4
 #endif
 #define CHUNK 4   /* rows whose sum is taken at once */
 #define IMAGES 16 /* images whose products with one parent's weights stay in the nearest cache */
@@ -49,9 +52,9 @@ typedef int ivec __attribute__((vector_size(4 * LANES), may_alias));
 
 /* `sharpness` multiplies the agreement. `group`: images whose votes are kept at a time. `span`: images between two
    additions to the gradient of W. Either `outer` threads take a group each, or `inner` threads share one: one of the two
-   is 1. */
+   is 1. `again`: votes are not kept, but made again in every iteration; only where `inner` is 1. */
 typedef struct {
-    long batch, children, parents, dim, child_dim, iterations, leaky, full, priors, group, span, outer, inner;
+    long batch, children, parents, dim, child_dim, iterations, leaky, full, priors, group, span, outer, inner, again;
     float sharpness;
 } Sizes;
 
@@ -65,8 +68,11 @@ INLINE long lowest(Sizes n) { return n.full ? 0 : n.iterations - 1; }
 INLINE long begin(Sizes n) { return n.priors || lowest(n) > 0 ? lowest(n) : 1; }
 
 /* Vectors from one image's votes to the next's. Images that lay a multiple of 4096 bytes apart would share a few places
-   of the nearest cache. */
-INLINE long image_step(Sizes n) { return parts(rows(n) * ROW * n.parents * n.dim, 128) * 128 + 16; }
+   of the nearest cache. Of votes that are not kept there is one row. */
+INLINE long image_step(Sizes n) { return parts((n.again ? 1 : rows(n)) * ROW * poses(n), 128) * 128 + 16; }
+INLINE long row_step(Sizes n) { return n.again ? 0 : ROW * poses(n); }
+/* Images whose votes there is room for, of all in a group. */
+INLINE long at_a_time(Sizes n, long count) { return n.again ? least(FEW, count) : count; }
 
 INLINE vec all(float x) { return (vec){0} + x; }
 
@@ -187,7 +193,7 @@ static void pack_prior(Sizes n, const float *prior, long r, vec *to) {
 
 /* A block of votes, `images` x `dims`, kept in registers: Σ_p w [d p] u [b p]. */
 INLINE void vote_block(const long images, const long dims, long p, const vec *w, const vec *u, vec *votes, long step) {
-    vec a[12];
+    vec a[24];
     for (long k = 0; k < images * dims; k++) a[k] = all(0);
     for (long k = 0; k < p; k++)
         for (long b = 0; b < images; b++)
@@ -209,9 +215,12 @@ INLINE void vote_blocks(const long images, const long dims, long times, long siz
 }
 
 INLINE void vote_row(long images, long size, const long p, const vec *w, const vec *u, vec *votes, long step) {
-    const long fours = images / 4, ones = images % 4, u_step = images * p;
+    const long most = images / FEW, fours = images % FEW / 4, ones = images % 4, u_step = images * p;
     long d = 0;
-    for (; fours && d + 3 <= size; d += 3) vote_blocks(4, 3, fours, size, p, d, w, u, u_step, votes, step);
+    for (; most && d + 3 <= size; d += 3) vote_blocks(FEW, 3, most, size, p, d, w, u, u_step, votes, step);
+    for (; most && d < size; d++) vote_blocks(FEW, 1, most, size, p, d, w, u, u_step, votes, step);
+    u += FEW * most * p, votes += FEW * most * step;
+    for (d = 0; fours && d + 3 <= size; d += 3) vote_blocks(4, 3, fours, size, p, d, w, u, u_step, votes, step);
     for (; fours && d < size; d++) vote_blocks(4, 1, fours, size, p, d, w, u, u_step, votes, step);
     u += 4 * fours * p, votes += 4 * fours * step;
     for (d = 0; ones && d + 8 <= size; d += 8) vote_blocks(1, 8, ones, size, p, d, w, u, u_step, votes, step);
@@ -228,10 +237,13 @@ typedef struct {
 
 static void make_votes(Sizes n, Group g, long r, vec *room) {
     const long p = n.child_dim, size = poses(n), step = image_step(n);
-    vec *u = room, *packed = u + ROW * g.count * p, *votes = g.votes + r * size * ROW;
-    EACH for (long b = 0; b < g.count; b++)
-            pack(g.u + (b * n.children + (r * ROW + x) * LANES) * p, p, children_of(n, r, x), p,
-                 u + (x * g.count + b) * p);
+    vec *u = room, *packed = u + ROW * g.count * p, *votes = g.votes + r * row_step(n);
+    EACH for (long b = 0; b < g.count; b++) {
+        const float *from = g.u + (b * n.children + (r * ROW + x) * LANES) * p;
+        pack(from, p, children_of(n, r, x), p, u + (x * g.count + b) * p);
+        /* The same place of the next row. */
+        for (long k = 0; n.again && k < LANES * p; k += 16) __builtin_prefetch(from + ROW * LANES * p + k);
+    }
     const vec *w = g.packed ? g.packed + r * size * ROW * p : packed;
     if (!g.packed) pack_weights(n, g.W, r, packed);
     if (p == 8) vote_row(g.count, size, 8, w, u, votes, step);
@@ -321,7 +333,7 @@ typedef struct {
 } Step;
 
 static void take_row(Sizes n, Group g, Step s, long b, long r, vec *c, vec *sum) {
-    const vec *votes = g.votes + b * image_step(n) + r * poses(n) * ROW;
+    const vec *votes = g.votes + b * image_step(n) + r * row_step(n);
     const vec *prior = g.prior ? g.prior + r * n.parents * ROW : NULL;
     if (!s.V) add_evenly(n, votes, sum);
     else if (!s.grad_s) weigh(n, votes, s.V, prior, c, sum);
@@ -339,13 +351,16 @@ static void read_chunk(Sizes n, Group g, Step s, long b, long chunk, float *to, 
 
 /* The same for all images of a group, s [b], while their votes are made. */
 static void make_chunk(Sizes n, Group g, const Step *s, long chunk, float *to, vec *room) {
-    const long size = poses(n), last = least(rows(n), (chunk + 1) * CHUNK);
+    const long size = poses(n), last = least(rows(n), (chunk + 1) * CHUNK), few = at_a_time(n, g.count);
     vec *sum = room, *c = sum + g.count * size, *rest = c + 2 * ROW * n.parents;
     memset(sum, 0, sizeof(vec) * (size_t)(g.count * size));
-    for (long r = chunk * CHUNK; r < last; r++) {
-        make_votes(n, g, r, rest);
-        for (long b = 0; b < g.count; b++) take_row(n, g, s[b], b, r, c, sum + b * size);
-    }
+    for (long r = chunk * CHUNK; r < last; r++)
+        for (long first = 0; first < g.count; first += few) {
+            Group some = g;
+            some.u += first * n.children * n.child_dim, some.count = least(few, g.count - first);
+            make_votes(n, some, r, rest);
+            for (long b = 0; b < some.count; b++) take_row(n, some, s[first + b], b, r, c, sum + (first + b) * size);
+        }
     for (long b = 0; b < g.count; b++) sum_lanes(sum + b * size, size, to + b * size);
 }
 
@@ -488,7 +503,7 @@ static Plan plan(Sizes n, long backward) {
     const long handing_on = matrix + 2 * n.span * n.child_dim + IMAGES * n.dim + n.parents;
     Plan at = {.thread = n.group * (size + ROW * n.child_dim) + ROW * (2 * n.parents + size * n.child_dim)};
     if (backward && handing_on > at.thread) at.thread = handing_on;
-    at.sums = at.votes + n.group * image_step(n);
+    at.sums = at.votes + at_a_time(n, n.group) * image_step(n);
     at.V = at.sums + parts(parts(rows(n), CHUNK) * n.group * size, LANES);
     at.group = at.V + parts(n.group * size, LANES);
     at.threads = at.groups + n.outer * at.group;
@@ -534,9 +549,21 @@ INLINE void meet(Sizes n) {
     }
 }
 
+/* What iteration r makes of the sums of image b's chunks. */
+static void end_iteration(Sizes n, Group g, Desk w, const float *bias, float *sums, float *v, long b, long r) {
+    const long size = poses(n), chunks = parts(rows(n), CHUNK);
+    const float share = r == 0 && !g.prior ? 1.0f / (float)(n.parents + n.leaky) : 1.0f;
+    float *s = sums + (r * n.batch + b) * size;
+    memset(s, 0, sizeof(float) * (size_t)size);
+    add_up(n, w.sums + b * size, chunks, n.group * size, s);
+    for (long k = 0; k < size; k++) s[k] = s[k] * share + (bias ? bias[k] : 0);
+    if (r < n.iterations - 1) add_squashed(n, s, n.sharpness, w.V + b * size);
+    else add_squashed(n, s, 1, v + b * size);
+}
+
 /* All iterations of a group, `me` being one of the threads that share it, a team that may be smaller than was asked for.
-   Every other iteration begins with the votes
-   that the one before it read last, because these are still in the nearest cache. */
+   Every other iteration begins with the votes that the one before it read last, because these are still in the nearest
+   cache. */
 static void route_share(Sizes n, Group g, Desk w, const Step *steps, const float *bias, float *sums, float *v, long me,
                         long team) {
     const long size = poses(n), chunks = parts(rows(n), CHUNK);
@@ -552,17 +579,21 @@ static void route_share(Sizes n, Group g, Desk w, const Step *steps, const float
                 }
                 meet(n);
             }
-            if (me == 0) {
-                const float share = r == 0 && !g.prior ? 1.0f / (float)(n.parents + n.leaky) : 1.0f;
-                float *s = sums + (r * n.batch + b) * size;
-                memset(s, 0, sizeof(float) * (size_t)size);
-                add_up(n, w.sums + b * size, chunks, n.group * size, s);
-                for (long k = 0; k < size; k++) s[k] = s[k] * share + (bias ? bias[k] : 0);
-                if (r < n.iterations - 1) add_squashed(n, s, n.sharpness, w.V + b * size);
-                else add_squashed(n, s, 1, v + b * size);
-            }
+            if (me == 0) end_iteration(n, g, w, bias, sums, v, b, r);
             meet(n);
         }
+}
+
+/* The same, where every iteration makes the votes again. */
+static void route_again(Sizes n, Group g, Desk w, Step *steps, const float *bias, float *sums, float *v) {
+    const long size = poses(n), chunks = parts(rows(n), CHUNK);
+    for (long r = 0; r < n.iterations; r++) {
+        for (long c = 0; c < chunks; c++) make_chunk(n, g, steps, c, w.sums + c * n.group * size, w.own);
+        for (long b = 0; b < g.count; b++) {
+            end_iteration(n, g, w, bias, sums, v, b, r);
+            steps[b].V = w.V + b * size;
+        }
+    }
 }
 
 static void route_group(Sizes n, Group g, Desk w, const float *bias, float *sums, float *v) {
@@ -571,7 +602,8 @@ static void route_group(Sizes n, Group g, Desk w, const float *bias, float *sums
     memset(w.V, 0, sizeof(float) * (size_t)(g.count * size));
     memset(v, 0, sizeof(float) * (size_t)(g.count * size));
     for (long b = 0; b < g.count; b++) steps[b] = (Step){.V = g.prior ? w.V + b * size : NULL};
-    if (n.inner == 1) route_share(n, g, w, steps, bias, sums, v, 0, 1);
+    if (n.again) route_again(n, g, w, steps, bias, sums, v);
+    else if (n.inner == 1) route_share(n, g, w, steps, bias, sums, v, 0, 1);
     else {
 #pragma omp parallel num_threads(n.inner)
         route_share(n, g, w, steps, bias, sums, v, omp_get_thread_num(), omp_get_num_threads());
@@ -652,12 +684,25 @@ static void backward_share(Sizes n, Group g, Desk w, Parents p, Span span, long 
         }
 }
 
+/* The same, where every iteration makes the votes again. */
+static void backward_again(Sizes n, Group g, Desk w, Parents p, Span span, long first, Step *steps) {
+    const long size = poses(n), chunks = parts(rows(n), CHUNK);
+    for (long r = n.iterations - 1; r >= begin(n); r--) {
+        for (long c = 0; c < chunks; c++) make_chunk(n, g, steps, c, w.sums + c * n.group * size, w.own);
+        for (long b = 0; r > lowest(n) && b < g.count; b++) {
+            add_up(n, w.sums + b * size, chunks, n.group * size, w.V + b * size);
+            steps[b] = parents_backward(n, p, span, first + b, r - 1, w.V + b * size);
+        }
+    }
+}
+
 static void route_group_backward(Sizes n, Group g, Desk w, Parents p, Span span, long first) {
     Step steps[n.group];
     memset(w.V, 0, sizeof(float) * (size_t)(g.count * poses(n)));
     for (long b = 0; b < g.count; b++) steps[b] = parents_backward(n, p, span, first + b, n.iterations - 1, NULL);
     if (span.passes == 0) return;
-    if (n.inner == 1) backward_share(n, g, w, p, span, first, steps, 0, 1);
+    if (n.again) backward_again(n, g, w, p, span, first, steps);
+    else if (n.inner == 1) backward_share(n, g, w, p, span, first, steps, 0, 1);
     else {
 #pragma omp parallel num_threads(n.inner)
         backward_share(n, g, w, p, span, first, steps, omp_get_thread_num(), omp_get_num_threads());

@@ -1,9 +1,10 @@
-"""Dynamic routing in C: the votes of a few images at a time, made once and kept in cache for all iterations.
+"""Dynamic routing in C: the votes of a few images at a time, in cache.
 
 The plain twin is `routing(votes(poses, weight))`. It stores û `[b i j d]` of the whole batch (0.26 GB in the paper's
 MultiMNIST network at batch 128) and reads it from main memory several times in every iteration. The loops in
-`fused_routing.c` take a group of images whose votes fit in cache. With V[j] the sum of v[j] over the iterations so far,
-an iteration is one pass over the votes:
+`fused_routing.c` take a group of images whose votes fit in cache, and keep them for all iterations; where the votes of
+one image do not fit, every iteration makes them again, a few children at a time, for many images. With V[j] the sum of
+v[j] over the iterations so far, an iteration is one pass over the votes:
 
     c[i] = softmax over j of (prior[i,j] + û[j|i] · V[j])        s[j] = Σ_i c[i,j] û[j|i]
 
@@ -29,9 +30,12 @@ from torchcaps.routing import Dynamic, Routing
 GROUP_BYTES = 8 << 20
 """Votes that a thread keeps at a time, small enough for the last-level cache."""
 GROUP_IMAGES = 4
+KEPT_BYTES = 1 << 20
+"""Votes of one image beyond which every iteration makes them again, for up to `AGAIN_IMAGES` at a time."""
+AGAIN_IMAGES = 32
 SPAN_BYTES = 8 << 20
 """Couplings and gradients of logits that wait for the gradient of W, which is read and written once for all of them; as
-much as W itself takes, if that is more."""
+much as W itself takes, if that is more, or twice as much, if votes are not kept."""
 SMALL = 1 << 20
 """Products of u and W below which a second thread costs more than it brings."""
 
@@ -148,7 +152,7 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
 dynamic_routing = operator("dynamic_routing", _forward, _fake, _backward, _setup_context)
 dynamic_routing_backward = operator("dynamic_routing_backward", _gradients, _fake_backward)
 
-_NAMES = "batch children parents dim child_dim iterations leaky full priors group span outer inner"
+_NAMES = "batch children parents dim child_dim iterations leaky full priors group span outer inner again"
 
 
 class _Sizes(ctypes.Structure):
@@ -166,12 +170,14 @@ def _sizes(
     threads = 1 if u.numel() * parents * dim < SMALL else torch.get_num_threads()
     outer, inner = (threads, 1) if batch >= 2 * threads else (1, threads)
     image = children * parents * u.element_size()
-    group = max(1, min(-(-batch // outer), GROUP_IMAGES, GROUP_BYTES // (image * dim)))
     priors = prior is not None
     passes = iterations if priors else max(1, iterations - 1)
-    span = max(1, min(batch, max(SPAN_BYTES, weight.nbytes) // (2 * image * passes)))
+    again = inner == 1 and image * dim > KEPT_BYTES
+    span = max(1, min(batch, max(SPAN_BYTES, (1 + again) * weight.nbytes) // (2 * image * passes)))
+    share = -(-min(batch, span) // outer)
+    group = min(share, AGAIN_IMAGES) if again else min(share, GROUP_IMAGES, GROUP_BYTES // (image * dim))
     sizes = (batch, children, parents, dim, child_dim)
-    return _Sizes(*sizes, iterations, leaky, full, priors, group, span, outer, inner, sharpness)
+    return _Sizes(*sizes, iterations, leaky, full, priors, max(1, group), span, outer, inner, again, sharpness)
 
 
 def _call(name: str, sizes: _Sizes, u: Tensor, *others: Tensor | None) -> None:
