@@ -420,7 +420,7 @@ static void weight_product(const Sizes *n, const Plan *p, long first, long last,
 
 /* Weights as the products read them: panels of PANEL results, or, `back`, of PANEL inputs, LANES of which are done here.
    Of a panel one line after the other is written, so that a cache sees what comes next. */
-static void weight_factors(To to_factors, const Sizes *n, const Plan *p, int back, long block, const float *weight,
+static void weight_factors(To transform, const Sizes *n, const Plan *p, int back, long block, const float *weight,
                            float *factors) {
     const Map *w = &n->weight;
     const long channels = back ? n->x.channels : n->y.channels, lines = back ? n->y.channels : n->x.channels;
@@ -436,10 +436,10 @@ static void weight_factors(To to_factors, const Sizes *n, const Plan *p, int bac
         const float *from = weight + c * m.by_channel + line * (back ? w->by_image : w->by_channel);
         float *to = factors + (at / PANEL * depth + above + line) * PANEL + at % PANEL;
         if (at % PANEL + count <= PANEL)
-            to_factors(&m, from, top, left, n->stride, count, to, apart, PANEL);
+            transform(&m, from, top, left, n->stride, count, to, apart, PANEL);
         else { /* Part of it belongs to later panels. */
             float room[MOST * MOST][LANES] __attribute__((aligned(64)));
-            to_factors(&m, from, top, left, n->stride, count, room[0], LANES, 0);
+            transform(&m, from, top, left, n->stride, count, room[0], LANES, 0);
             for (long k = 0; k < n->factors; k++)
                 for (long l = 0; l < count; l++)
                     to[k * apart + l + (at % PANEL + l) / PANEL * (depth - 1) * PANEL] = room[k][l];
