@@ -131,8 +131,8 @@ def table() -> str:
         _trained("svhn", "capsnet", "SVHN, rebuilt from the full-number images, `capsnet-svhn-small`, accuracy",
                  "95.7 % (paper)"),
         _trained("svhn", "cnn", "the same, a CNN of the same backbone", "-"),
-        _row("cifar10-small", "CIFAR-10, `capsnet-cifar10-small`, 7,000 steps, each on one core beside another training, "
-             "accuracy", "89.4 % (paper, 7 networks)"),
+        _row("cifar10-small", "CIFAR-10, `capsnet-cifar10-small`, 7,000 steps, each on one core beside another "
+             "training, accuracy", "89.4 % (paper, 7 networks)"),
         *_photographs(),
         *_own_images("cifar10", "CIFAR-10 as a folder of PNG files, `capsnet`, accuracy", "89.4 % (paper, 7 networks)"),
         *_own_images("fashion-mnist", "Fashion-MNIST as a folder of PNG files, `capsnet`, accuracy", "-"),
