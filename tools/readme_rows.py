@@ -87,7 +87,7 @@ def _house_numbers() -> str | None:
 def _toys() -> list[str | None]:
     """With dynamic routing, and with EM routing."""
     what = "Toys never seen in training, rendered here"
-    claim = "the CapsNet errs less than a CNN of its cost, by"
+    claim = "norb-style: the CapsNet errs less than a CNN of its cost, by"
     dynamic = _beside_cnn("smallnorb", "capsnet-norb-style", "cnn-norb-style", what=f"{what}, 32x32", claim=claim)
     networks = (f"{network}-norb-style" for network in ("matrix-smallnorb-stem", "cnn-smallnorb-norm"))
     names = ("matrix capsules with EM routing", "a CNN of as many parameters")

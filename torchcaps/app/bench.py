@@ -150,10 +150,12 @@ def _serve(parent: Connection, twin: str, name: str, batch: int, threads: int | 
             continue
         try:
             parent.send(_milliseconds(work, 0.0 if question == "first" else TURN))
-        except Exception:
+        except Exception as error:
             # torch.compile needs a C++ compiler: without one there is no such twin.
             if twin != "compiled":
                 raise
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            print(f"no compiled twin of '{name}': {reason[:200]}", file=sys.stderr)
             parent.send(math.nan)
 
 

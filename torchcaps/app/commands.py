@@ -136,8 +136,17 @@ def bench(args: Namespace) -> None:
     rows = run(args.names, args.repeats)
     if args.json:
         return print_json(rows)
-    shown = [(row["name"], f"{row['plain_ms']:,.1f}", f"{row['ours_ms']:,.1f}", f"{row['ratio']:.2f}") for row in rows]
-    print_table(("benchmark", "plain ms", "ours ms", "ratio"), shown)
+    columns = {"plain ms": "plain_ms", "compiled ms": "compiled_ms", "ours ms": "ours_ms"}
+    shown = [
+        (
+            row["name"],
+            *(f"{row[key]:,.1f}" if key in row else "-" for key in columns.values()),
+            f"{row['ratio']:.2f}",
+            f"{row['best_ratio']:.2f}",
+        )
+        for row in rows
+    ]
+    print_table(("benchmark", *columns, "plain / ours", "better twin / ours"), shown)
 
 
 def demo(args: Namespace) -> None:

@@ -112,13 +112,13 @@ def tree(model: CapsNet, image: Float[Tensor, "c h w"]) -> Tree:
     return Tree(seen, children.unflatten(0, model.grid), couplings.unflatten(0, model.grid), output.lengths[0])
 
 
-def _networks(study: Study, task: str) -> list[tuple[str, CapsNet, str]]:
-    """Trained networks with their names and hashes, or the one in the package."""
+def _networks(study: Study, task: str) -> list[tuple[int, CapsNet, str]]:
+    """Trained networks with their seeds and hashes, or the one in the package."""
     trials = _trials(study, task)
     if not trials:
         shipped = f"capsnet-{task}-small"
-        return [(task, create_model(shipped, pretrained=True).eval(), PRETRAINED[shipped]["sha256"])]
-    return [(trial.name, study.model(trial), study.train(trial)["weights_sha256"]) for trial in trials]
+        return [(0, create_model(shipped, pretrained=True).eval(), PRETRAINED[shipped]["sha256"])]
+    return [(trial.seed, study.model(trial), study.train(trial)["weights_sha256"]) for trial in trials]
 
 
 def run(study: Study) -> list[Verdict]:
@@ -130,8 +130,14 @@ def run(study: Study) -> list[Verdict]:
         batch = probes.pick(data.load_test_set(name), range(count))
         networks = _networks(study, task)
         found = [
-            study.row(key, lambda model=model, batch=batch: measure(model, batch), weights=weights, images=count)
-            for key, model, weights in networks
+            study.row(
+                f"{task}-{seed}-tree",
+                lambda model=model, batch=batch: measure(model, batch),
+                seed,
+                weights=weights,
+                images=count,
+            )
+            for seed, model, weights in networks
         ]
         trees += [tree(networks[0][1], image) for image in batch.images[:SHOWN]]
         chance = batch.labels.shape[1] / 10
