@@ -91,7 +91,7 @@ def _toys() -> list[str | None]:
     dynamic = _beside_cnn("smallnorb", "capsnet-norb-style", "cnn-norb-style", what=f"{what}, 32x32", claim=claim)
     networks = (f"{network}-norb-style" for network in ("matrix-smallnorb-stem", "cnn-smallnorb-norm"))
     names = ("matrix capsules with EM routing", "a CNN of as many parameters")
-    claim = "error of the CNN with batch normalisation above that of matrix capsules, by"
+    claim = "norb-style: error of the CNN with batch normalisation above that of matrix capsules, by"
     return [dynamic, _beside_cnn("smallnorb-em", *networks, what=f"{what}, small networks", names=names, claim=claim)]
 
 

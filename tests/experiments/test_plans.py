@@ -39,7 +39,7 @@ def test_every_plan_can_be_built(name: str, preset: str) -> None:
 
 
 HOURS = {"table1": 5.0, "svhn": 1.5, "affnist": 1.5, "routings": 2.5}
-PLANNED_APART = {"seed003", "crowding", "overlap-controls", "viewpoints", "smallnorb-em"}
+PLANNED_APART = {"seed003", "crowding", "overlap-controls"}
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in PLANNED_APART])
@@ -162,7 +162,7 @@ def test_the_command_lists_a_plan_without_training(capsys: pytest.CaptureFixture
     assert plans[0]["steps"] == 300_000
     main(["reproduce", "svhn", "--preset", "standard", "--plan"])
     *_, total, _ = capsys.readouterr().out.splitlines()
-    assert re.match(r"24 trainings +[\d,]+ +1\.[3-6]\d", total)
+    assert re.match(r"24 trainings +[\d,]+ +0\.[5-8]\d", total)
 
 
 @pytest.mark.parametrize("arguments", [["table2"], ["table1", "--trials", "0"], ["table1", "--preset", "slow"]])

@@ -1,4 +1,4 @@
-"""Section 7, smallNORB: the network for MNIST on stereo pairs of toys; in `standard` also on photographs of things.
+"""Section 7, smallNORB: the network for MNIST on stereo pairs of toys; in short presets also on photographs of things.
 
 These are ETH-80's, where its files are (see `data/eth80.py`): the last three objects of each category are never shown.
 """
@@ -8,6 +8,7 @@ from typing import Any
 from torchcaps.data import resolve
 from torchcaps.experiments import protocols, search
 from torchcaps.experiments.base import Study, Trial
+from torchcaps.experiments.smallnorb_em import THINGS, planned_sets, sets
 from torchcaps.experiments.verdicts import Verdict, compared, judged
 from torchcaps.viz.figures import Measured, dots, style
 
@@ -18,16 +19,12 @@ CUT = {
 }
 PUBLISHED = 0.027
 IMAGES = 24_300
-TOYS, THINGS = "norb-style", "eth80"
-SHAPES: dict[str, dict[str, Any]] = {
-    TOYS: {"image": (2, 32, 32), "classes": 5},
-    THINGS: {"image": (3, 32, 32), "classes": 8},
-}
 RELEASED, OFFICIAL = "CapsNet as released", {"recipe": "official", "standardise": True}
 
 
 def _groups(study: Study, data: str) -> dict[str, list[Trial]]:
-    shape = SHAPES.get(data, SHAPES[TOYS])
+    known = resolve(data)
+    shape = {"image": known.image, "classes": len(known.classes)}
     small = {"CapsNet": ("capsnet-mnist-small", shape), "CNN": ("cnn-mnist-small", shape)}
     models: dict[str, tuple[str, dict[str, Any]]] = study.pick(
         quick={"CapsNet": small["CapsNet"]},
@@ -62,26 +59,21 @@ def _groups(study: Study, data: str) -> dict[str, list[Trial]]:
     }
 
 
-def _sets(study: Study, toys: str) -> list[str]:
-    return [toys, THINGS] if study.preset == "standard" and resolve(THINGS).is_here() else [toys]
-
-
-def _all_groups(study: Study, toys: str) -> dict[str, list[Trial]]:
+def _all_groups(study: Study, found: list[str]) -> dict[str, list[Trial]]:
     """By data and kind."""
-    return {f"{data} {kind}": trials for data in _sets(study, toys) for kind, trials in _groups(study, data).items()}
+    return {f"{data} {kind}": trials for data in found for kind, trials in _groups(study, data).items()}
 
 
 def plan(study: Study) -> list[Trial]:
-    toys = {"smoke": "mnist-mini", "standard": TOYS}.get(study.preset, "smallnorb")
-    return search.planned(study, _all_groups(study, toys))
+    return search.planned(study, _all_groups(study, planned_sets(study)))
 
 
 def run(study: Study) -> list[Verdict]:
-    toys = "mnist-mini" if study.preset == "smoke" else study.data("smallnorb", stand_in=TOYS)
-    groups = search.tuned(study, _all_groups(study, toys))
+    found = sets(study)
+    groups = search.tuned(study, _all_groups(study, found))
     study.train_all(search.by_seed(groups))
     errors = {name: [1 - study.train(trial)["accuracy"] for trial in trials] for name, trials in groups.items()}
-    by_set = {data: {kind: errors[f"{data} {kind}"] for kind in _groups(study, data)} for data in _sets(study, toys)}
+    by_set = {data: {kind: errors[f"{data} {kind}"] for kind in _groups(study, data)} for data in found}
     with style():
         panels = {
             data: [Measured(kind, found, _published(kind, data)) for kind, found in kinds.items()]

@@ -9,7 +9,7 @@ seed, images and number of steps.
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
@@ -17,9 +17,18 @@ from torch import nn
 
 from torchcaps.data import resolve
 from torchcaps.data.sets import ImageSet, ScoredSet
-from torchcaps.experiments import protocols
+from torchcaps.experiments import protocols, search
 from torchcaps.experiments.base import Study, Trial
-from torchcaps.experiments.smallnorb_em import BATCH, CAPSULE_SIZES, CNN_SIZES, NORM, SMOKE, STEPS, smaller
+from torchcaps.experiments.smallnorb_em import (
+    AUTHORS,
+    CAPSULE_SIZES,
+    CNN_SIZES,
+    NORM,
+    planned_sets,
+    sets,
+    shape,
+    smaller,
+)
 from torchcaps.experiments.verdicts import Verdict, compared, judged
 from torchcaps.training.runs import Rows
 from torchcaps.training.scoring import score
@@ -58,15 +67,10 @@ def _trial(study: Study, kind: str, data: str, by: str, seed: int) -> Trial:
     training = study.pick(
         quick={"steps": 1500, "batch": 32, "validation": 0},
         standard={"steps": 1500, "batch": 32, "validation": 0},
-        paper={"steps": STEPS, "batch": BATCH, "validation": 0},
+        paper=AUTHORS,
         smoke={**protocols.SMOKE, "validation": 0},
     )
-    overrides: dict[str, Any] = {}
-    if study.preset == "smoke":
-        overrides = dict(SMOKE) if kind == CAPSULES else {name: SMOKE[name] for name in ("image", "classes")}
-    elif data == "eth80":
-        known = resolve(data)
-        overrides |= {"image": known.image, "classes": len(known.classes)}
+    overrides = shape(study, data, capsules=kind == CAPSULES)
     return Trial(
         f"{data}-{by}-{kind.replace(' ', '-').lower()}-{seed}", name, _part(data, by), seed, overrides, training
     )
@@ -81,26 +85,30 @@ def _trials(study: Study, data: str, by: str) -> dict[str, list[Trial]]:
     return {kind: [_trial(study, kind, data, by, seed) for seed in study.seeds_or(SEEDS)] for kind in NETWORKS}
 
 
+def _groups(study: Study, found: list[str]) -> dict[str, list[Trial]]:
+    """By data, viewpoints and network."""
+    return {
+        f"{data} {by} {kind}": trials
+        for data in found
+        for by in PUBLISHED
+        for kind, trials in _trials(study, data, by).items()
+    }
+
+
 def plan(study: Study) -> list[Trial]:
-    data = "mnist-mini" if study.preset == "smoke" else "smallnorb"
-    return [trial for by in PUBLISHED for trials in _trials(study, data, by).values() for trial in trials]
+    return search.planned(study, _groups(study, planned_sets(study)))
 
 
 def run(study: Study) -> list[Verdict]:
-    if study.preset == "smoke":
-        sets = ["mnist-mini"]
-    else:
-        sets = [study.data("smallnorb", stand_in="norb-style"), *(["eth80"] if resolve("eth80").is_here() else [])]
+    found = sets(study)
     verdicts: list[Verdict] = []
     gaps: list[Verdict] = []
-    planned = [_trials(study, data, by) for data in sets for by in PUBLISHED]
-    study.at_once(partial(_looks, study), [trial for trials in planned for group in trials.values() for trial in group])
-    for data in sets:
+    groups = search.tuned(study, _groups(study, found))
+    study.at_once(partial(_looks, study), search.by_seed(groups))
+    for data in found:
         note = "" if data == "smallnorb" else f"on {data}: not the paper's set"
         for by in PUBLISHED:
-            looks = {
-                kind: [_looks(study, trial) for trial in trials] for kind, trials in _trials(study, data, by).items()
-            }
+            looks = {kind: [_looks(study, trial) for trial in groups[f"{data} {by} {kind}"]] for kind in NETWORKS}
             with style():
                 study.figure(f"{data}-{by}".replace(":", "-"), curves_of_looks(looks, f"{data}, {by}s", *AXES))
             for kind, seeds in looks.items():
