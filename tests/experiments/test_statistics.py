@@ -1,6 +1,7 @@
 """The rule that decides claims: its error rate under the null hypothesis, its power, and its edges."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,6 +103,15 @@ def test_what_is_undecided_says_what_it_would_take() -> None:
     kept = few.as_json()
     assert {"claim", "ours", "spread", "seeds", "verdict", "reason", "interval", "p", "test"} <= kept.keys()
     assert settled([judged("error", [0.1], None, at_most=True)])[0].as_json()["verdict"] == "measured"
+
+
+def test_seeds_that_are_needed_allow_for_the_other_claims() -> None:
+    alone = difference([0.93, 0.92, 0.95, 0.92, 0.94], [0.91, 0.92, 0.92, 0.91, 0.92])
+    assert alone.decided
+    assert seeds_needed(alone) <= 7
+    among = replace(alone, adjusted=10 * alone.p)
+    assert not among.decided
+    assert seeds_needed(among) > max(5, seeds_needed(alone)), "more than were not enough"
 
 
 def test_estimates_are_those_of_scipy() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from torchcaps.experiments import viewpoints
 from torchcaps.experiments.base import Study
-from torchcaps.experiments.viewpoints import Look, matched, novel_at
+from torchcaps.experiments.looks import Look, novel_at
+from torchcaps.experiments.viewpoints import matched
 
 
 def test_the_plan_pairs_networks_on_familiar_viewpoints() -> None:

@@ -14,8 +14,8 @@ from torchcaps.analysis.evaluate import evaluate
 from torchcaps.data import ImageSet, ScoredSet, load_test_set, resolve
 from torchcaps.experiments import protocols, search
 from torchcaps.experiments.base import Study, Trial
+from torchcaps.experiments.looks import Look, curves_of_looks, looks_along, novel_at
 from torchcaps.experiments.verdicts import Verdict, compared, judged
-from torchcaps.experiments.viewpoints import Look, curves_of_looks, looks_along, novel_at
 from torchcaps.training.scoring import score
 from torchcaps.viz.figures import Measured, dots, style
 
@@ -156,7 +156,9 @@ def _compared(
         theirs,
         gap,
         "; ".join(filter(None, (note, stand_in))),
-        cut=f"in {missed} of {len(levels)} pairs one network did not reach {1 - target:.1%}" if missed else "",
+        cut=f"in {missed} of {len(levels)} pairs one network did not reach {1 - target:.1%}: more steps would"
+        if missed
+        else "",
     )
 
 

@@ -92,7 +92,7 @@ def run(study: Study) -> list[Verdict]:
             study.figure("iterations", curves(panel, "routing iterations", marks=True))
     one, three = losses["1"], losses["3"]
     falling = max(_still_falling(run) for run in (*one, *three))
-    cut = f"the loss still fell: {falling:.0%} of its fall was in the last fifth" if falling > FLAT else ""
+    cut = f"it still fell: {falling:.0%} of the fall in the last fifth; more steps end it" if falling > FLAT else ""
     lower, faster = (
         "3 iterations reach a lower training loss than 1, by",
         "3 iterations lower it faster (mean over the training), by",

@@ -117,12 +117,20 @@ def verdict(estimate: Estimate, cut: str = "", reachable: bool = False) -> Word:
 
 
 def seeds_needed(estimate: Estimate) -> int | None:
-    """About how many seeds would show a difference of the size seen, four times in five; None if there is none."""
+    """About how many seeds would show a difference of the size seen, four times in five; None if there is none.
+
+    The level is the one that the correction for the experiment's other claims leaves for this one.
+    """
     if estimate.test == "McNemar" or not estimate.mean or not math.isfinite(estimate.high):
         return None
     error = (estimate.high - estimate.mean) / float(special.stdtrit(estimate.n - 1, 1 - LEVEL / 2))
-    power = float(special.ndtri(1 - LEVEL / 2) + special.ndtri(0.8))
-    return max(FEWEST_SEEDS, math.ceil((power * error / estimate.mean) ** 2 * estimate.n))
+    level = LEVEL if not estimate.adjusted else LEVEL * estimate.p / estimate.adjusted
+    size = abs(estimate.mean) / (error * math.sqrt(estimate.n)) if error else math.inf
+    # With normal quantiles it would be so many; those of the t distribution are larger the fewer seeds there are.
+    needed = max(FEWEST_SEEDS, math.ceil(((special.ndtri(1 - level / 2) + special.ndtri(0.8)) / size) ** 2))
+    while math.sqrt(needed) * size < special.stdtrit(needed - 1, 1 - level / 2) + special.stdtrit(needed - 1, 0.8):
+        needed += 1
+    return needed
 
 
 def t_test(

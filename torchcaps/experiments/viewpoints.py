@@ -9,16 +9,14 @@ seed, images and number of steps.
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 from torch import nn
 
 from torchcaps.data import resolve
 from torchcaps.data.sets import ImageSet, ScoredSet
 from torchcaps.experiments import protocols, search
 from torchcaps.experiments.base import Study, Trial
+from torchcaps.experiments.looks import Look, curves_of_looks, looks_along, novel_at
 from torchcaps.experiments.smallnorb_em import (
     AUTHORS,
     CAPSULE_SIZES,
@@ -30,10 +28,8 @@ from torchcaps.experiments.smallnorb_em import (
     smaller,
 )
 from torchcaps.experiments.verdicts import Verdict, compared, judged
-from torchcaps.training.runs import Rows
 from torchcaps.training.scoring import score
 from torchcaps.viz.figures import style
-from torchcaps.viz.figures.style import BLUE, GREY, ORANGE, WIDTH
 
 PAPER = "Hinton, Sabour and Frosst 2018, section 5.1 and Table 2"
 _CUT = (
@@ -50,15 +46,6 @@ SEEDS = 5
 ASKED = (500, 1000)
 """Images of familiar and of novel viewpoints at each look."""
 AXES = ("error at familiar viewpoints", "error at novel ones")
-SMOOTHED = 3
-"""An error is the mean of so many neighbouring looks."""
-
-
-class Look(NamedTuple):
-    """Errors at familiar and at novel viewpoints, some way into a training."""
-
-    familiar: float
-    novel: float
 
 
 def _trial(study: Study, kind: str, data: str, by: str, seed: int) -> Trial:
@@ -140,33 +127,11 @@ def matched(ours: Sequence[Sequence[Look]], theirs: Sequence[Sequence[Look]]) ->
     return novel
 
 
-def novel_at(looks: Sequence[Look], familiar: float) -> float:
-    """The error at novel viewpoints when that at familiar ones first came down to `familiar`.
-
-    >>> novel_at([Look(0.5, 0.6), Look(0.3, 0.5), Look(0.1, 0.45)], 0.4)
-    0.55
-    """
-    before = looks[0]
-    for look in looks:
-        if look.familiar <= familiar:
-            way = (before.familiar - familiar) / (before.familiar - look.familiar) if look != before else 0.0
-            return round(before.novel + way * (look.novel - before.novel), 6)
-        before = look
-    raise ValueError(f"the error at familiar viewpoints never came down to {familiar}")
-
-
 def _looks(study: Study, trial: Trial) -> list[Look]:
     """The errors along a training."""
     asked = study.pick(quick=ASKED, standard=ASKED, paper=(10**6, 10**6), smoke=(20, 20))
     study.train(trial, partial(_probe, trial.data, asked))
     return looks_along(study.metrics(trial))
-
-
-def looks_along(rows: Rows) -> list[Look]:
-    """From the accuracies that a probe logged; an error is the mean of neighbouring looks, as few images are asked."""
-    looks = [Look(1 - row["familiar"], 1 - row["novel"]) for row in rows if "novel" in row]
-    spans = [looks[end - min(SMOOTHED, len(looks)) : end] for end in range(min(SMOOTHED, len(looks)), len(looks) + 1)]
-    return [Look(*(sum(column) / len(span) for column in zip(*span, strict=True))) for span in spans]
 
 
 def _probe(data: str, asked: tuple[int, int], model: nn.Module) -> dict[str, float]:
@@ -180,18 +145,3 @@ def _asked(name: str, count: int) -> ScoredSet:
     known = resolve(name)
     images: ImageSet = known.images("test")
     return known.scored(images.split(count)[1] if count < len(images) else images)
-
-
-def curves_of_looks(looks: dict[str, list[list[Look]]], title: str, familiar: str, novel: str) -> Figure:
-    """Novel against familiar errors, a line for each training: the lower line is better at what is novel."""
-    figure = Figure(figsize=(WIDTH / 1.6, WIDTH / 2), layout="constrained")
-    ax = figure.subplots()
-    for (kind, seeds), colour in zip(looks.items(), (BLUE, ORANGE, GREY), strict=False):
-        for n, one in enumerate(seeds):
-            ax.plot(*zip(*one, strict=True), color=colour, linewidth=1, alpha=0.7, label=kind if n == 0 else None)
-    ax.set(title=title, xlabel=familiar, ylabel=novel)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(PercentFormatter(1.0))
-    ax.grid(True)
-    figure.legend(loc="outside upper left")
-    return figure
