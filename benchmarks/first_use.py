@@ -26,12 +26,12 @@ RESULT = Path(__file__).parent.parent / "results" / "bench" / "first_use.json"
 BUSY = "import time\nend = time.time() + 600\nwhile time.time() < end:\n    sum(range(10**6))"
 STEP = """
 import sys, time
-from torchcaps.app.twins import training
+from torchcaps.app import twins
 from torchcaps.kernels.workspace import keep_freed_memory
-name, batch, twin = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+name, batch, twin, kind = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 if twin == "ours":
     keep_freed_memory()
-work = training(name, batch, twin)
+work = getattr(twins, kind)(name, batch, twin)
 for line in sys.stdin:
     start = time.perf_counter()
     work()
@@ -40,12 +40,12 @@ for line in sys.stdin:
 
 
 class Worker:
-    """One twin in a process of its own."""
+    """One twin in a process of its own: training steps, or inference."""
 
-    def __init__(self, name: str, batch: int, twin: str, cache: str) -> None:
+    def __init__(self, name: str, batch: int, twin: str, cache: str, kind: str = "training") -> None:
         environment = {"XDG_CACHE_HOME": cache, "TORCHCAPS_KERNELS": "auto" if twin == "ours" else "plain"}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", STEP, name, str(batch), twin],
+            [sys.executable, "-c", STEP, name, str(batch), twin, kind],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | environment,
         )  # fmt: skip
 

@@ -1,0 +1,115 @@
+"""How long one image takes: of every model, of `torchcaps predict`, and of the playground's answer.
+
+    python benchmarks/latency.py            # writes results/bench/latency.json
+
+Each is measured with the package's kernels and with plain PyTorch (`TORCHCAPS_KERNELS=plain`), in processes of their
+own that take turns. "Cold" is the first call with an empty cache folder, after the imports; "warm" the median of those
+that follow. `predict` is timed from the start of its process to its end, with an empty cache folder and again.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from first_use import Worker
+from PIL import Image
+from serving import serving
+
+from torchcaps.core.files import write_json
+from torchcaps.models.registry import MODELS
+from torchcaps.training.runs import manifest
+
+RESULT = Path(__file__).parents[1] / "results" / "bench" / "latency.json"
+FLAGSHIP = "capsnet-multimnist-fine"
+TWINS = {"plain": "plain", "ours": "auto"}
+"""By what `TORCHCAPS_KERNELS` is."""
+
+
+def of_model(name: str, repeats: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as cache:
+        workers = {twin: Worker(name, 1, twin, cache, "inference") for twin in TWINS}
+        cold = {twin: worker.step() for twin, worker in workers.items()}
+        times: dict[str, list[float]] = {twin: [] for twin in TWINS}
+        for repeat in range(repeats):
+            for twin in list(TWINS)[:: 1 if repeat % 2 else -1]:
+                times[twin].append(workers[twin].step())
+        for worker in workers.values():
+            worker.close()
+    warm = {twin: statistics.median(values) for twin, values in times.items()}
+    return {
+        "name": name,
+        **{f"{twin}_cold_ms": round(cold[twin] * 1e3, 1) for twin in TWINS},
+        **{f"{twin}_ms": round(warm[twin] * 1e3, 2) for twin in TWINS},
+        "ratio": round(warm["plain"] / warm["ours"], 2),
+    }
+
+
+def of_predict(repeats: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        image = Path(folder) / "image.png"
+        Image.effect_noise((36, 36), 64).save(image)
+        command = [sys.executable, "-m", "torchcaps", "predict", FLAGSHIP, str(image), "--json"]
+        for twin, kernels in TWINS.items():
+            times = []
+            with tempfile.TemporaryDirectory() as cache:
+                environment = os.environ | {"XDG_CACHE_HOME": cache, "TORCHCAPS_KERNELS": kernels}
+                for _ in range(1 + repeats):
+                    began = time.perf_counter()
+                    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+                    times.append(time.perf_counter() - began)
+            found |= {f"{twin}_cold_s": round(times[0], 2), f"{twin}_s": round(statistics.median(times[1:]), 2)}
+    return found
+
+
+def of_playground(repeats: int) -> dict[str, Any]:
+    """From sending a question, where two digits are, to the last byte of the answer."""
+    found: dict[str, Any] = {}
+    for twin, kernels in TWINS.items():
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ |= {"XDG_CACHE_HOME": cache, "TORCHCAPS_KERNELS": kernels}
+            with serving(FLAGSHIP) as place:
+                times = [_answer(place.port, place.token) for _ in range(1 + repeats)]
+        found |= {f"{twin}_cold_ms": times[0], f"{twin}_ms": round(statistics.median(times[1:]), 1)}
+    return found
+
+
+def _answer(port: int, token: str) -> float:
+    pixels = [[(row * column) % 7 / 6 for column in range(36)] for row in range(36)]
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    connection = HTTPConnection("127.0.0.1", port)
+    began = time.perf_counter()
+    connection.request("POST", "/api/look", json.dumps({"image": [pixels]}), headers)
+    answer = connection.getresponse()
+    said = answer.read()
+    took = round((time.perf_counter() - began) * 1e3, 1)
+    if answer.status != 200:
+        raise SystemExit(f"the playground answered {answer.status}: {said[:200]!r}")
+    time.sleep(0.05)
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=20)
+    arguments = parser.parse_args()
+    start = time.perf_counter()
+    named = [name for name in MODELS if name not in ("capsnet", "cnn")]
+    rows = [of_model(name, arguments.repeats) for name in named]
+    result = {"models": rows, "predict": of_predict(5), "playground": of_playground(arguments.repeats)}
+    print(json.dumps(result, indent=2))
+    origin = manifest({"train": {"seed": 0}}, {})
+    command = " ".join(["python", "benchmarks/latency.py", *sys.argv[1:]])
+    write_json(RESULT, {**origin, "command": command, **result, "seconds": round(time.perf_counter() - start, 1)})
+
+
+if __name__ == "__main__":
+    main()
