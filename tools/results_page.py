@@ -19,7 +19,17 @@ PRESETS = ("paper", "standard", "quick")
 HEAD = """# Results
 
 Every experiment is one command, given with its table. This page is made from the files in `results/` by
-`python tools/results_page.py`. A verdict is computed from the numbers. Two networks are compared seed by seed (paired
+`python tools/results_page.py`.
+
+## What was decided
+
+Claims of the papers, and those that follow from them, which hold or are refuted; "ours" is the mean and the deviation
+over seeds. Where a claim is a difference, a positive number is on its side.
+"""
+RULES = """
+## How a verdict is made
+
+A verdict is computed from the numbers. Two networks are compared seed by seed (paired
 two-sided t-test, at least five seeds), or, where there is one of each, image by image (McNemar's test); a number is
 held against the paper's by its 95 % interval over seeds. The p-values of an experiment are corrected for the number of
 its claims (Holm): where there is nothing to find, at most one experiment in twenty decides anything.
@@ -31,8 +41,11 @@ its claims (Holm): where there is nothing to find, at most one experiment in twe
 
 `standard` takes hours of two cores: budgets in steps, five seeds, each network with its own learning rate from the
 same small search. `quick` is cut to minutes, to try an experiment: most of its claims are not tested. `paper` is the
-published protocol. `torchcaps reproduce --stale` lists the results that are older than the code that they describe.
+published protocol, where there is one. `torchcaps reproduce --stale` lists the results that are older than their code.
+
+## All experiments
 """
+DECIDED = WORDS[:2]
 
 
 def render(results: Path) -> str:
@@ -42,7 +55,9 @@ def render(results: Path) -> str:
         for preset in PRESETS
         if (results / name / preset / "summary.json").exists()
     ]
-    lines = [HEAD, f"| experiment | preset | {' | '.join(WORDS)} |", "|---|---|---|---|---|---|"]
+    lines = [HEAD, "| claim | paper | ours | p | verdict | experiment |", "|---|---|---|---|---|---|"]
+    lines += [row for word in DECIDED for _, summary in found for row in _decided(summary, word)]
+    lines += [RULES, f"| experiment | preset | {' | '.join(WORDS)} |", "|---|---|---|---|---|---|"]
     lines += [_overview(summary) for _, summary in found]
     for folder, summary in found:
         lines += _section(folder, summary)
@@ -61,9 +76,21 @@ def judged_again(summary: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def _decided(summary: dict[str, Any], word: str) -> list[str]:
+    """The claims of an experiment with this verdict."""
+    return [
+        f"| {v['claim']} | {number(v['paper'], v['unit'])} | {measured(v)} | {p_value(v)} | {word} | {_link(summary)} |"
+        for v in judged_again(summary)
+        if v["verdict"] == word
+    ]
+
+
+def _link(summary: dict[str, Any]) -> str:
+    return f"[{summary['experiment']}](#{_anchor(summary)})"
+
+
 def _overview(summary: dict[str, Any]) -> str:
-    name = summary["experiment"]
-    link = f"[{name}](#{_anchor(summary)})"
+    link = _link(summary)
     if summary["not_run"]:
         return f"| {link} | {summary['preset']} | not run | | | |"
     words = [verdict["verdict"] for verdict in judged_again(summary)]

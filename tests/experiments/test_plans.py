@@ -161,8 +161,9 @@ def test_the_command_lists_a_plan_without_training(capsys: pytest.CaptureFixture
     assert len(plans) == 18
     assert plans[0]["steps"] == 300_000
     main(["reproduce", "svhn", "--preset", "standard", "--plan"])
-    *_, total, _ = capsys.readouterr().out.splitlines()
+    *_, total, _, on_gpu = capsys.readouterr().out.splitlines()
     assert re.match(r"24 trainings +[\d,]+ +0\.[5-8]\d", total)
+    assert "some 0.02 hours" in on_gpu
 
 
 @pytest.mark.parametrize("arguments", [["table2"], ["table1", "--trials", "0"], ["table1", "--preset", "slow"]])

@@ -174,7 +174,7 @@ def _reproduce(parser: Parser) -> None:
     add("--list", "only list the experiments", action="store_const", dest="does", const="lists.experiments")
     presets = (
         "quick: minutes, to try it; standard: hours of two cores, five seeds, verdicts that count; "
-        "paper: the published protocol; smoke: seconds, to see that it runs"
+        "paper: the published protocol, where there is one; smoke: seconds, to see that it runs"
     )
     add("--preset", f"{presets} (default: quick)", choices=["quick", "standard", "paper", "smoke"], default="quick")
     add("--trials", "seeds of each training (default: what the experiment has)", type=COUNT["type"])

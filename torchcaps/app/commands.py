@@ -207,6 +207,7 @@ def stale(args: Namespace) -> None:
 
 def _plan(names: list[str], args: Namespace) -> None:
     from torchcaps.experiments import reproduce as runner
+    from torchcaps.experiments.costs import GPU
 
     plans = [trial for name in names for trial in runner.plan(name, args.preset, args.trials)]
     if args.json:
@@ -227,6 +228,8 @@ def _plan(names: list[str], args: Namespace) -> None:
     total = (f"{len(plans)} trainings", "", "", "", f"{sum(p['steps'] for p in plans):,}", _hours(whole), "")
     print_table(("training", "model", "data", "seed", "steps", "hours", ""), [*shown, total])
     print("Hours are those of two cores, with --jobs 2, from processor time measured on one kind of machine.")
+    if (hours := whole["hours"]) is not None:
+        print(f"A GPU would take some {hours / GPU:,.2f} hours: an estimate from its arithmetic alone, never measured.")
 
 
 def _hours(cost: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ and one line in the table of `experiments/__init__.py`. A `Study` is one such ru
     standard     hours of two cores: budgets in steps, five seeds, learning rates from the same small search
     quick        the same experiment cut to minutes, to try it: its claims count as not tested, unless the module has
                  `DECIDES = ("quick", ...)`
-    paper        the published protocol
+    paper        the published protocol, where there is one
     smoke        seconds on the digits inside the package, to see that everything runs
 
 Whatever is finished is not repeated, as long as its configuration and the code that it depends on are the same. Runs

@@ -22,6 +22,8 @@ from torchcaps.training.optim import make_optimisers
 
 FILE = Path(__file__).with_name("costs.json")
 CORES = 2
+GPU = 30
+"""How many times as fast as two cores a GPU of 10 TFLOP/s is: these reach 0.35 TFLOP/s. Computed, not measured."""
 EPOCH = 60_000
 EPOCHS = {"mnist-mini": 5_000, "cifar10": 50_000, "svhn": 73_257, "smallnorb": 24_300, "norb-style": 24_300,
           "faces": 6_000, "ships": 6_000, "eth80": 3_280}  # fmt: skip
