@@ -134,7 +134,8 @@ def _budget(setting: dict[str, Any]) -> str:
 LEADERBOARD = """\
 All routings and both controls (`uniform`, `random`) in the same small network, with the same steps and seeds and a
 learning rate of their own each, chosen on held-out images. The last column of a table says whether a routing is better
-than equal couplings: paired two-sided t-test over the seeds, corrected for the number of routings (Holm).
+than equal couplings: paired two-sided t-test over the seeds, corrected for the number of routings in that table (Holm);
+[the verdicts](RESULTS.md#routings-standard) are corrected for all claims of the experiment at once, and decide less.
 [How to choose a routing](how-to-choose-a-routing.md) has what each of them does and costs.
 """
 
