@@ -14,10 +14,10 @@ def unbuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(compiler, "PACKAGED", tmp_path / "no libraries")
     monkeypatch.setattr(native, "cache_folder", lambda: tmp_path / "cache")
     native.library.cache_clear()
-    native._tell.cache_clear()
+    native._told.clear()
     yield tmp_path / "cache" / "native"
     native.library.cache_clear()
-    native._tell.cache_clear()
+    native._told.clear()
 
 
 @pytest.fixture
