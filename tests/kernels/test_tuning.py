@@ -196,10 +196,27 @@ def test_evidence_of_other_versions_is_not_taken(fresh: Path, monkeypatch: pytes
     assert len(json.loads(fresh.read_text())["machines"]) == 2
 
 
-def test_folder_that_cannot_be_written_only_means_choosing_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evidence_of_other_vectors_is_not_taken(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual machines of different hosts call their processor by the same name, and share a folder."""
+    found = {}
+    for vectors in ("AVX2", "AVX512"):
+        monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda vectors=vectors: vectors)
+        evidence.machine.cache_clear()
+        evidence.store("choices", {"a": vectors})
+        found[evidence.machine()] = evidence.read()["choices"]
+    evidence.machine.cache_clear()
+    assert list(found.values()) == [{"a": "AVX2"}, {"a": "AVX512"}]
+
+
+def test_folder_that_cannot_be_written_only_means_choosing_again(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(evidence, "path", lambda: Path("/dev/null/kernels.json"))
+    evidence._tell.cache_clear()
     twins = Twins(monkeypatch, plain=1, fast=1)
-    assert twins.choose(plain=3, fast=1) == "fast"
+    assert [twins.choose(name, plain=3, fast=1) for name in "ab"] == ["fast", "fast"]
+    (record,) = caplog.records
+    assert "/dev/null/kernels.json cannot be written" in record.message
 
 
 def test_many_processes_may_write_at_once(fresh: Path) -> None:
