@@ -1,6 +1,8 @@
 """Layers are computed by the twin that takes least, and every twin computes the same."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import conv2d
 
-from torchcaps.kernels import columns, compiler, convolution, cost, native, tuning, winograd
+from torchcaps.kernels import columns, compiler, convolution, cost, native, phase_conv, remembered, tuning, winograd
 from torchcaps.kernels.dft import correlation, factor_count
 from torchcaps.nn import PrimaryCaps
 
@@ -106,6 +108,32 @@ def test_fast_mode_takes_tiles_where_they_multiply_less(monkeypatch: pytest.Monk
     assert convolution.chosen(conv.double(), torch.randn(2, 8, 8, 8).double()) == "fourier"
     monkeypatch.setattr(native, "library", lambda name: None)
     assert convolution.chosen(conv.float(), torch.randn(2, 8, 8, 8)) == "fourier"
+
+
+@needs_loops
+def test_inference_is_timed_without_the_transforms_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are made once for each twin, as for a layer's later calls, and are gone after the trial."""
+    made: list[str] = []
+    for module in (phase_conv, winograd):
+        real = module._weight_factors
+
+        def factors(*args: Any, name: str = module.__name__, real: Callable = real, **options: Any) -> torch.Tensor:
+            made.append(name)
+            return real(*args, **options)
+
+        monkeypatch.setattr(module, "_weight_factors", factors)
+    conv, x = nn.Conv2d(4, 4, 3, padding=1), torch.rand(2, 4, 8, 8)
+    before = len(remembered._known)
+    trial = convolution.Trial(conv, x, training=False)
+    _, rounds = tuning.measure(["plain", "fourier", "tiles", "columns"], trial)
+    assert rounds > 1
+    assert made == [phase_conv.__name__, winograd.__name__]
+    assert len(remembered._known) == before + 2
+    del trial
+    assert len(remembered._known) == before
+    tuning.measure(["plain", "fourier", "tiles"], convolution.Trial(conv, x, training=True))
+    assert conv.weight.grad is None
+    assert x.grad is None
 
 
 def test_what_older_runs_stored_is_still_understood(fresh: Path) -> None:

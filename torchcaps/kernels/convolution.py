@@ -56,9 +56,9 @@ def chosen(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> str:
     weight = conv.weight.shape
     shape = (*x.shape, weight[0], weight[2], weight[3], conv.stride[0], conv.padding[0])
     case, name = described(shape, training, x.dtype, torch.get_num_threads())  # pyright: ignore[reportArgumentType]
-    twin = tuning.known(name, partial(once, conv, x, training))
+    twin = tuning.known(name, Trial(conv, x, training))
     if twin is None:
-        twin = tuning.choose(name, _usable(conv, x), partial(cost.estimate, case), partial(once, conv, x, training))
+        twin = tuning.choose(name, _usable(conv, x), partial(cost.estimate, case), Trial(conv, x, training))
     if twin == "fast":  # What runs of older versions have stored.
         return _fewest_products(conv, x)
     return twin if twin in ("plain", "fourier") or twin in _usable(conv, x) else "plain"
@@ -133,10 +133,22 @@ def _fewest_products(conv: nn.Conv2d, x: Tensor) -> str:
     return "tiles" if tiles and winograd.cut((outputs[0], outputs[1]), taps[1]).products <= fourier else "fourier"
 
 
-def once(conv: nn.Conv2d, x: Tensor, training: bool, twin: str) -> None:
-    """One call for the clock, with its backward pass in training, that leaves nothing behind."""
-    with torch.set_grad_enabled(training):
-        leaves = x.detach().requires_grad_(training), conv.weight.detach().requires_grad_(training)
-        y = TWINS[twin](*leaves, None, conv.stride[0], conv.padding[0])
-        if training:
-            y.backward(torch.ones_like(y))
+class Trial:
+    """A call for the clock: the one that a layer makes, with its backward pass in training, but nothing stays behind.
+
+    In inference the weights' transforms are kept (`remembered.py`), one for a tensor. Here every twin has the weights
+    as a tensor of its own, so that after the first call of each no transform is timed that later calls do not make.
+    """
+
+    def __init__(self, conv: nn.Conv2d, x: Float[Tensor, "b c h w"], training: bool) -> None:
+        self.conv, self.x, self.training = conv, x, training
+        self.weights: dict[str, Tensor] = {}
+
+    def __call__(self, twin: str) -> None:
+        conv = self.conv
+        weight = self.weights.setdefault(twin, conv.weight.detach()).requires_grad_(self.training)
+        x = self.x.detach().requires_grad_(self.training)
+        with torch.set_grad_enabled(self.training):
+            y = TWINS[twin](x, weight, None, conv.stride[0], conv.padding[0])
+            if self.training:
+                torch.autograd.grad(y, (x, weight), torch.ones_like(y))

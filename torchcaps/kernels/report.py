@@ -1,7 +1,6 @@
 """What the kernels do on this machine, and why: what `torchcaps doctor` and `torchcaps bench --kernels` show."""
 
 import os
-from functools import partial
 from typing import Any
 
 import torch
@@ -75,8 +74,9 @@ def _row(shape: tuple[int, ...], batch: int, training: bool, measured: bool) -> 
     found = evidence.read().get("choices", {}).get(name)
     if measured and sum(estimates.values()) < LONGEST:
         conv, x = nn.Conv2d(channels, outputs, kernel, stride, padding), torch.rand(batch, channels, height, width)
-        fresh = tuning.decide(estimates, partial(convolution.once, conv, x, training))
-        seconds, rounds = tuning.measure(twins, partial(convolution.once, conv, x, training))
+        trial = convolution.Trial(conv, x, training)
+        fresh = tuning.decide(estimates, trial)
+        seconds, rounds = tuning.measure(twins, trial)
         fresh |= {"measured_ms": {twin: round(1e3 * value, 4) for twin, value in seconds.items()}, "rounds": rounds}
         found = (found or fresh) | {key: fresh[key] for key in ("measured_ms", "rounds", "estimated_ms")}
     if found is None:
