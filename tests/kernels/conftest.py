@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from torchcaps.kernels import compiler, cost, evidence, native, tuning
+from torchcaps.kernels import compiler, evidence, native, tuning
 
 
 @pytest.fixture
@@ -36,4 +36,3 @@ def new_process() -> None:
     tuning._choices.clear()
     tuning._calls.clear()
     tuning._inherited.clear()
-    cost.this_machine.cache_clear()

@@ -75,12 +75,12 @@ def _row(shape: tuple[int, ...], batch: int, training: bool, measured: bool) -> 
     if measured and sum(estimates.values()) < LONGEST:
         conv, x = nn.Conv2d(channels, outputs, kernel, stride, padding), torch.rand(batch, channels, height, width)
         trial = convolution.Trial(conv, x, training)
-        fresh = tuning.decide(estimates, trial)
+        fresh = tuning.decide(estimates, None if training else trial)
         seconds, rounds = tuning.measure(twins, trial)
         fresh |= {"measured_ms": {twin: round(1e3 * value, 4) for twin, value in seconds.items()}, "rounds": rounds}
         found = (found or fresh) | {key: fresh[key] for key in ("measured_ms", "rounds", "estimated_ms")}
     if found is None:
-        found = tuning.decide(estimates, lambda twin: None, may_measure=False)
+        found = tuning.decide(estimates, None)
     times = found.get("measured_ms", {})
     costs = times if {"plain", found["choice"]} <= set(times) else found["estimated_ms"]
     return {"name": name, "batch": batch, "training": training, "threads": torch.get_num_threads()} | {
