@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from torchcaps.kernels import compiler, cost, evidence, native, tuning
+from torchcaps.kernels import compiler, evidence, native, tuning
 
 
 @pytest.fixture
@@ -14,10 +14,10 @@ def unbuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(compiler, "PACKAGED", tmp_path / "no libraries")
     monkeypatch.setattr(native, "cache_folder", lambda: tmp_path / "cache")
     native.library.cache_clear()
-    native._tell.cache_clear()
+    native._told.clear()
     yield tmp_path / "cache" / "native"
     native.library.cache_clear()
-    native._tell.cache_clear()
+    native._told.clear()
 
 
 @pytest.fixture
@@ -36,4 +36,3 @@ def new_process() -> None:
     tuning._choices.clear()
     tuning._calls.clear()
     tuning._inherited.clear()
-    cost.this_machine.cache_clear()

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from tests.kernels.conftest import new_process
-from torchcaps.kernels import convolution, evidence, processor_time, report, tuning
+from torchcaps.kernels import convolution, evidence, processor_time, tuning
 
 LONG_AGO = "2020-01-01T00:00:00+00:00"
 
@@ -60,14 +60,14 @@ def test_close_cost_is_measured_and_the_favourite_stays_unless_clearly_beaten(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twins = Twins(monkeypatch, plain=0.001, fast=0.002, third=0.0001)
-    assert twins.choose("a", plain=1.2, fast=1, third=9) == "plain"
+    assert twins.choose("a", plain=0.0012, fast=0.001, third=0.009) == "plain"
     assert twins.calls["plain"] == twins.calls["fast"] == tuning.ROUNDS + 1
     assert not twins.calls["third"], "not close"
     twins.seconds = {"plain": 0.001, "fast": 0.0011}
-    assert twins.choose("b", plain=1.2, fast=1) == "fast"
+    assert twins.choose("b", plain=0.0012, fast=0.001) == "fast"
     twins.seconds = {"plain": 1.0, "fast": 3.0}
     twins.calls.clear()
-    assert twins.choose("c", plain=1.2, fast=1) == "plain"
+    assert twins.choose("c", plain=0.0012, fast=0.001) == "plain"
     assert twins.calls["plain"] == 4, "long work gets three rounds"
     assert tuning.choices() == {"a": "plain", "b": "fast", "c": "plain"}
     found = stored(fresh)["a"]
@@ -79,15 +79,55 @@ def test_close_cost_is_measured_and_the_favourite_stays_unless_clearly_beaten(
     assert "torchcaps " in evidence.machine()
 
 
+def test_nothing_is_measured_that_takes_too_long(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = Twins(monkeypatch, plain=0.001, fast=0.002)
+    most = tuning.MEASURED_SECONDS / (tuning.FIRST + tuning.LEAST_ROUNDS) / torch.get_num_threads()
+    assert twins.choose("a", plain=0.6 * most, fast=0.5 * most) == "fast"
+    assert not twins.calls
+    assert twins.choose("b", plain=0.5 * most, fast=0.45 * most) == "plain"
+
+
+def test_estimates_alone_decide_where_nothing_may_be_run(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is stored is only a record then: neither an edited one counts, nor one of other estimates."""
+    costs = {"plain": 1.1, "fast": 1.0}
+
+    def choose() -> str:
+        new_process()
+        return tuning.choose("a", costs, costs.__getitem__, None)
+
+    assert choose() == "fast"
+    edit(fresh, lambda choices: choices["a"].update(choice="plain", checked=LONG_AGO))
+    assert choose() == "fast"
+    assert stored(fresh)["a"]["choice"] == "fast"
+    costs = {"plain": 1.0, "fast": 1.1}
+    assert choose() == "plain"
+    for _ in range(2 * tuning.CHECKED_AFTER):
+        assert tuning.known("a", None) == "plain"
+
+
+def test_choice_among_other_twins_or_at_other_costs_is_made_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = Twins(monkeypatch, plain=0.003, fast=0.002, third=0.001)
+    for estimates, expected in (
+        ({"plain": 4, "fast": 1}, "fast"),
+        ({"plain": 4, "fast": 1, "third": 0.1}, "third"),
+        ({"plain": 4}, "plain"),
+        ({"plain": 4, "fast": 1}, "fast"),
+        ({"plain": 4, "fast": 9}, "plain"),
+    ):
+        new_process()
+        assert twins.choose(**estimates) == expected
+        assert stored(fresh)["a"]["choice"] == expected
+
+
 def test_choice_is_made_once_and_can_be_prescribed(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     twins = Twins(monkeypatch, plain=0.002, fast=0.001)
-    assert twins.choose(plain=1, fast=1.1) == "fast"
+    assert twins.choose(plain=0.001, fast=0.0011) == "fast"
     calls = twins.calls.total()
     new_process()
-    assert twins.choose(plain=1, fast=1.1) == "fast"
+    assert twins.choose(plain=0.001, fast=0.0011) == "fast"
     assert twins.calls.total() == calls
     tuning.use({"a": "plain"})
-    assert twins.choose(plain=1, fast=1.1) == "plain"
+    assert twins.choose(plain=0.001, fast=0.0011) == "plain"
     assert tuning.choices() == {"a": "plain"}
 
 
@@ -102,7 +142,7 @@ def test_bursts_of_other_work_do_not_count(fresh: Path) -> None:
         if twin == "fast":
             time.sleep(0.02)
 
-    estimates = {"plain": 1.0, "fast": 1.1}
+    estimates = {"plain": 0.01, "fast": 0.011}
     assert tuning.choose("a", estimates, estimates.__getitem__, run) == "fast"
 
 
@@ -167,20 +207,21 @@ def test_check_is_rare_and_short(fresh: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "content",
     [
-        *["", "{", "[]", "null", '{"format": 2}', '{"format": 2, "machines": 3}', '{"format": 1, "machines": {}}'],
+        *["", "{", "[]", "null", '{"format": FORMAT}', '{"format": FORMAT, "machines": 3}'],
+        '{"format": 1, "machines": {}}',
         '{"AMD EPYC, 2 cores, torch 2.13.0": {"a, 1 threads": "plain"}}',
-        '{"format": 2, "machines": {"MACHINE": 7}}',
-        '{"format": 2, "machines": {"MACHINE": {"choices": []}}}',
-        '{"format": 2, "machines": {"MACHINE": {"choices": {"a": "plain"}, "rates": {"products": "x"}}}}',
-        '{"format": 2, "machines": {"MACHINE": {"choices": {"a": {"choice": "no such twin"}}}}}',
-        '{"format": 2, "machines": {"MACHINE": {"choices": {"a": {"choice": "plain", "checked": 3}}}}}',
+        '{"format": FORMAT, "machines": {"MACHINE": 7}}',
+        '{"format": FORMAT, "machines": {"MACHINE": {"choices": []}}}',
+        '{"format": FORMAT, "machines": {"MACHINE": {"choices": {"a": "plain"}, "rates": {"products": "x"}}}}',
+        '{"format": FORMAT, "machines": {"MACHINE": {"choices": {"a": {"choice": "no such twin"}}}}}',
+        '{"format": FORMAT, "machines": {"MACHINE": {"choices": {"a": {"choice": "plain", "checked": 3}}}}}',
     ],
 )
 def test_damaged_or_old_file_is_ignored_and_rewritten(
     content: str, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh.parent.mkdir()
-    fresh.write_text(content.replace("MACHINE", evidence.machine()))
+    fresh.write_text(content.replace("MACHINE", evidence.machine()).replace("FORMAT", str(evidence.FORMAT)))
     twins = Twins(monkeypatch, plain=1, fast=1)
     assert twins.choose(plain=3, fast=1) == "fast"
     assert stored(fresh)["a"]["choice"] == "fast"
@@ -196,10 +237,27 @@ def test_evidence_of_other_versions_is_not_taken(fresh: Path, monkeypatch: pytes
     assert len(json.loads(fresh.read_text())["machines"]) == 2
 
 
-def test_folder_that_cannot_be_written_only_means_choosing_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evidence_of_other_vectors_is_not_taken(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual machines of different hosts call their processor by the same name, and share a folder."""
+    found = {}
+    for vectors in ("AVX2", "AVX512"):
+        monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda vectors=vectors: vectors)
+        evidence.machine.cache_clear()
+        evidence.store("choices", {"a": vectors})
+        found[evidence.machine()] = evidence.read()["choices"]
+    evidence.machine.cache_clear()
+    assert list(found.values()) == [{"a": "AVX2"}, {"a": "AVX512"}]
+
+
+def test_folder_that_cannot_be_written_only_means_choosing_again(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(evidence, "path", lambda: Path("/dev/null/kernels.json"))
+    evidence._tell.cache_clear()
     twins = Twins(monkeypatch, plain=1, fast=1)
-    assert twins.choose(plain=3, fast=1) == "fast"
+    assert [twins.choose(name, plain=3, fast=1) for name in "ab"] == ["fast", "fast"]
+    (record,) = caplog.records
+    assert "/dev/null/kernels.json cannot be written" in record.message
 
 
 def test_many_processes_may_write_at_once(fresh: Path) -> None:
@@ -236,24 +294,3 @@ def test_threads_are_as_before_after_measuring(fresh: Path) -> None:
     assert set(seen) == {1}
     assert torch.get_num_threads() == 2
     torch.set_num_threads(before)
-
-
-def test_report_says_what_why_and_by_how_much(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "SHAPES", ((4, 8, 8, 4, 3, 1, 1), (8, 12, 12, 8, 9, 2, 0)))
-    state = report.state()
-    assert {library["name"] for library in state["libraries"]} >= {"tiles", "columns", "em", "fused_routing"}
-    conv, x = nn.Conv2d(4, 4, 3, padding=1), torch.rand(16, 4, 8, 8)
-    chosen = convolution.chosen(conv, x)
-    before = fresh.read_text()
-    for measured in (False, True):
-        rows = report.convolutions(measured)
-        assert len(rows) == 2 * len(report.BATCHES)
-        (row,) = (row for row in rows if row["training"] and row["name"].startswith("training conv2d 16 x 4 x 8"))
-        assert row["choice"] == chosen
-        assert all(row["ratio"] > 0 and row["why"] and row["estimated_ms"] for row in rows)
-        assert not measured or all(row["measured_ms"] for row in rows)
-        text = report.text(state, rows)
-        assert "tiles.c" in text
-        assert text.count("conv2d") == len(rows)
-        json.dumps([state, rows])
-    assert fresh.read_text() == before, "a report changes nothing"

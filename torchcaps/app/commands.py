@@ -122,10 +122,14 @@ def figures(args: Namespace) -> None:
 
 
 def doctor(args: Namespace, measured: bool = False) -> None:
+    from torchcaps.app.shapes import shapes
     from torchcaps.kernels import report
 
-    state, rows = report.state(), report.convolutions(measured)
-    return print_json({**state, "convolutions": rows}) if args.json else print(report.text(state, rows))
+    state, rows = report.state(), report.convolutions(shapes(), measured)
+    others = report.others(rows)
+    if args.json:
+        return print_json({**state, "convolutions": rows, "other_choices": others})
+    print(report.text(state, rows, others))
 
 
 def bench(args: Namespace) -> None:

@@ -10,7 +10,8 @@
 `cost.py` estimates each, `tuning.py` decides and remembers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 
 import torch
@@ -35,32 +36,50 @@ TWINS: dict[str, Callable[..., Tensor]] = {
 QUICK = 1 << 20
 """Weights below which one image is not worth a choice."""
 
+Shape = tuple[int, ...]
+"""Of a convolution: channels, height, width, outputs, kernel's height and width, stride, padding."""
+_noted: list[Shape] | None = None
+
 
 def convolve(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o yh yw"]:
     """`conv(x)`, by the twin that takes least."""
+    if _noted is not None and _usual(conv):
+        _noted.append(_shape(conv, x)[1:])
     twin = chosen(conv, x)
     if twin == "plain":
         return conv(x)
     return TWINS[twin](x, conv.weight, conv.bias, conv.stride[0], conv.padding[0])
 
 
+@contextmanager
+def noted() -> Iterator[list[Shape]]:
+    """Meanwhile, the shapes of all calls of `convolve`; a model on the `meta` device makes them in no time."""
+    global _noted
+    _noted = shapes = []
+    try:
+        yield shapes
+    finally:
+        _noted = None
+
+
 def chosen(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> str:
-    mode = tuning.mode()
-    if mode == "plain" or tuning.traced() or (mode == "auto" and _quick(conv, x)) or not _fits(conv, x):
+    mode, training = tuning.mode(), torch.is_grad_enabled()
+    if mode == "plain" or tuning.traced():
         return "plain"
+    if (mode == "auto" and is_quick(len(x), conv.weight.numel(), training)) or not _fits(conv, x):
+        return "plain"
+    case, name = described(_shape(conv, x), training, x.dtype, torch.get_num_threads())
     if mode == "fast":
-        return _fewest_products(conv, x)
+        return fewest_products(case, winograd.supports(x, conv.weight, conv.stride[0]))
     if x.device.type != "cpu":
         return "plain"
-    training = torch.is_grad_enabled()
-    weight = conv.weight.shape
-    shape = (*x.shape, weight[0], weight[2], weight[3], conv.stride[0], conv.padding[0])
-    case, name = described(shape, training, x.dtype, torch.get_num_threads())  # pyright: ignore[reportArgumentType]
-    twin = tuning.known(name, partial(once, conv, x, training))
+    run = None if training else Trial(conv, x, training)
+    twin = tuning.known(name, run)
     if twin is None:
-        twin = tuning.choose(name, _usable(conv, x), partial(cost.estimate, case), partial(once, conv, x, training))
+        several = case.batch > 1
+        twin = tuning.choose(name, _usable(conv, x), partial(cost.estimate, case), run, may_measure=several)
     if twin == "fast":  # What runs of older versions have stored.
-        return _fewest_products(conv, x)
+        return fewest_products(case, winograd.supports(x, conv.weight, conv.stride[0]))
     return twin if twin in ("plain", "fourier") or twin in _usable(conv, x) else "plain"
 
 
@@ -92,22 +111,43 @@ def possible(case: cost.Conv) -> list[str]:
     return ["plain", "fourier", *["tiles"] * tiles, *["columns"] * laid_out]
 
 
-def _quick(conv: nn.Conv2d, x: Tensor) -> bool:
+def is_quick(images: int, weights: int, training: bool) -> bool:
     """One image and few weights, in inference: to choose would take as long as to compute."""
-    return len(x) == 1 and conv.weight.numel() < QUICK and not torch.is_grad_enabled()
+    return images == 1 and weights < QUICK and not training
+
+
+def fewest_products(case: cost.Conv, tiles: bool) -> str:
+    """Of the two that multiply less than the plain twin; `tiles` says whether they can be used."""
+    down, across = (-(-size // case.stride) for size in case.kernel)
+    fourier = factor_count(case.result, (down, across))
+    return "tiles" if tiles and winograd.cut(case.result, across).products <= fourier else "fourier"
+
+
+def _shape(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> Shape:
+    """With the batch before it."""
+    outputs, _, down, across = conv.weight.shape
+    return (*x.shape, outputs, down, across, conv.stride[0], conv.padding[0])  # pyright: ignore[reportReturnType]
+
+
+def _usual(conv: nn.Conv2d) -> bool:
+    """What `Shape` describes."""
+    return (
+        type(conv) is nn.Conv2d
+        and conv.stride[0] == conv.stride[1]
+        and isinstance(conv.padding, tuple)
+        and conv.padding[0] == conv.padding[1]
+        and conv.padding_mode == "zeros"
+        and conv.dilation == (1, 1)
+        and conv.groups == 1
+    )
 
 
 def _fits(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> bool:
     """Whether this layer is one that the twins know, here and now."""
-    kernel, stride, padding = conv.weight.shape[2:], conv.stride[0], conv.padding[0]
+    kernel, padding = conv.weight.shape[2:], conv.padding[0]
     return (
-        type(conv) is nn.Conv2d
+        _usual(conv)
         and tuning.eligible(x, conv.weight)
-        and conv.stride == (stride, stride)
-        and conv.padding == (padding, padding)
-        and conv.padding_mode == "zeros"
-        and conv.dilation == (1, 1)
-        and conv.groups == 1
         and x.ndim == 4
         and x.shape[1] == conv.weight.shape[1]
         and x.device == conv.weight.device
@@ -123,20 +163,22 @@ def _usable(conv: nn.Conv2d, x: Tensor) -> tuple[str, ...]:
     return ("plain", "fourier", *tiles, *laid_out)
 
 
-def _fewest_products(conv: nn.Conv2d, x: Tensor) -> str:
-    """Of the two that multiply less than the plain twin."""
-    stride, padding, kernel = conv.stride[0], conv.padding[0], conv.weight.shape[2:]
-    outputs = [(size + 2 * padding - taps) // stride + 1 for size, taps in zip(x.shape[2:], kernel, strict=True)]  # pyright: ignore
-    taps = [-(-size // stride) for size in kernel]
-    fourier = factor_count((outputs[0], outputs[1]), (taps[0], taps[1]))
-    tiles = winograd.supports(x, conv.weight, stride)
-    return "tiles" if tiles and winograd.cut((outputs[0], outputs[1]), taps[1]).products <= fourier else "fourier"
+class Trial:
+    """A call for the clock: the one that a layer makes, with its backward pass in training, but nothing stays behind.
 
+    In inference the weights' transforms are kept (`remembered.py`), one for a tensor. Here every twin has the weights
+    as a tensor of its own, so that after the first call of each no transform is timed that later calls do not make.
+    """
 
-def once(conv: nn.Conv2d, x: Tensor, training: bool, twin: str) -> None:
-    """One call for the clock, with its backward pass in training, that leaves nothing behind."""
-    with torch.set_grad_enabled(training):
-        leaves = x.detach().requires_grad_(training), conv.weight.detach().requires_grad_(training)
-        y = TWINS[twin](*leaves, None, conv.stride[0], conv.padding[0])
-        if training:
-            y.backward(torch.ones_like(y))
+    def __init__(self, conv: nn.Conv2d, x: Float[Tensor, "b c h w"], training: bool) -> None:
+        self.conv, self.x, self.training = conv, x, training
+        self.weights: dict[str, Tensor] = {}
+
+    def __call__(self, twin: str) -> None:
+        conv = self.conv
+        weight = self.weights.setdefault(twin, conv.weight.detach()).requires_grad_(self.training)
+        x = self.x.detach().requires_grad_(self.training)
+        with torch.set_grad_enabled(self.training):
+            y = TWINS[twin](x, weight, None, conv.stride[0], conv.padding[0])
+            if self.training:
+                torch.autograd.grad(y, (x, weight), torch.ones_like(y))

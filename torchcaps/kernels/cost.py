@@ -2,22 +2,19 @@
 
 Each way to do it is described by four amounts of work: multiplications; bytes of weights and of pixels, as they are
 multiplied; and calls. What a unit of each takes, relative to a large matrix product, a copy and an empty call, was
-fitted once to measurements (`benchmarks/conv_costs.py`); how fast this machine does those three is measured once per
-machine, by processor time, and rounded so coarsely that other programs hardly change it. Estimates are right within a
-third or so, which decides most shapes; what they leave open is measured (`tuning.py`).
+fitted to measurements (`benchmarks/conv_costs.py`). How fast those three are is a constant for each level of vectors,
+measured on one machine: only their ratios matter, and a machine three times slower had the same ones within a half. So
+no estimate depends on what else runs, and all processes on a machine compute the same. Most estimates are right within
+a third; what that leaves open is measured in inference, but not in training (`tuning.py`).
 """
 
 import math
-from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
-from torchcaps.kernels import evidence, winograd
+from torchcaps.kernels import native, winograd
 from torchcaps.kernels.dft import factor_count
-from torchcaps.kernels.processor_time import one_thread, spent
-from torchcaps.kernels.products import bmm
 
 
 class Conv(NamedTuple):
@@ -64,16 +61,22 @@ class Work(NamedTuple):
         ) / 1e9 + rates.calls * self.calls * machine.call
 
 
+MACHINES = {"AVX512": Machine(0.0076, 0.0344, 6.8e-7), "AVX2": Machine(0.0168, 0.0345, 6.8e-7)}
+"""A core of an AMD EPYC (2025), by PyTorch's name of the level; others are taken for the last."""
 # Of what `work` counts, how often it happens or how much slower than a large product or a copy; calls are counted here.
 RATES: dict[tuple[str, bool], Work] = {
-    ("plain", False): Work(1.14, 2.2, 2.7, 21),
-    ("plain", True): Work(3.8, 15, 11, 180),
-    ("fourier", False): Work(1.28, 0.66, 6.6, 520),
-    ("fourier", True): Work(2.7, 8.7, 16, 540),
-    ("tiles", False): Work(1.58, 2.5, 3.9, 250),
-    ("tiles", True): Work(3.1, 4.6, 12.4, 480),
-    ("columns", False): Work(1.2, 0.1, 3.7, 56),
+    ("plain", False): Work(1.08, 3.87, 2.16, 42),
+    ("plain", True): Work(2.69, 9.24, 14.9, 360),
+    ("fourier", False): Work(0.99, 1.4, 7.3, 114),
+    ("fourier", True): Work(1.59, 7.73, 17.6, 348),
+    ("tiles", False): Work(1.08, 0.39, 1.9, 77),
+    ("tiles", True): Work(2.44, 3.76, 6.03, 228),
+    ("columns", False): Work(1.37, 0, 5.1, 50),
 }
+LANES = 8
+"""Channels that the loops of `fourier` and `tiles` take at a time: fewer cost as much."""
+UNAIDED = 1.75
+"""How many times longer `fourier` takes without its loops in C."""
 BUSY_MEMORY = 4
 """Threads up to which memory is as many times faster; of more, a quarter counts: those have more channels, too."""
 
@@ -88,18 +91,26 @@ def work(twin: str, conv: Conv) -> Work:
     if twin == "columns":
         laid_out = conv.batch * places * kernel // conv.outputs
         return Work(conv.batch * kernel * places, conv.bytes * kernel, conv.bytes * laid_out)
-    channels, factors, rows = _factors(twin, conv)
-    weights = factors * channels * conv.outputs
-    return Work(weights * rows, conv.bytes * weights, conv.bytes * factors * rows * (channels + conv.outputs))
+    factors, rows = _factors(twin, conv)
+    phases = conv.stride**2
+    weights = factors * phases * conv.channels * conv.outputs
+    inputs, outputs = phases * _filled(conv.channels), _filled(conv.outputs)
+    return Work(
+        factors * inputs * outputs * rows, conv.bytes * weights, conv.bytes * factors * rows * (inputs + outputs)
+    )
 
 
-def _factors(twin: str, conv: Conv) -> tuple[int, int, int]:
-    """Channels of a factor, factors, and rows of a factor's matrix product."""
+def _factors(twin: str, conv: Conv) -> tuple[int, int]:
+    """Factors, and rows of a factor's matrix product."""
     if twin == "tiles":
         cut = winograd.cut(conv.result, winograd.taps_of(conv.kernel[0], conv.stride))
-        return conv.channels * conv.stride**2, cut.factors, conv.batch * cut.down * cut.across
+        return cut.factors, conv.batch * cut.down * cut.across
     taps = [math.ceil(size / conv.stride) for size in conv.kernel]
-    return conv.channels * conv.stride**2, factor_count(conv.result, (taps[0], taps[1])), conv.batch
+    return factor_count(conv.result, (taps[0], taps[1])), conv.batch
+
+
+def _filled(channels: int) -> int:
+    return -(-channels // LANES) * LANES
 
 
 def estimate(conv: Conv, twin: str) -> float:
@@ -108,45 +119,10 @@ def estimate(conv: Conv, twin: str) -> float:
     machine = this_machine()
     readers = min(threads, BUSY_MEMORY + (threads - BUSY_MEMORY) / 4)
     shared = Machine(machine.products / threads, machine.bytes / readers, machine.call)
-    return work(twin, conv).seconds(shared, RATES[twin, conv.training])
+    seconds = work(twin, conv).seconds(shared, RATES[twin, conv.training])
+    unaided = twin == "fourier" and (conv.bytes != 4 or native.library("dft") is None)
+    return UNAIDED * seconds if unaided else seconds
 
 
-@lru_cache(maxsize=1)
 def this_machine() -> Machine:
-    """Measured once, then read from the user's cache folder."""
-    try:
-        found = Machine(**evidence.read()["rates"])
-        if all(isinstance(value, float) and 0 < value < 1e3 for value in found):
-            return found
-    except (KeyError, TypeError):
-        pass
-    found = Machine(*(_rounded(value) for value in calibrate()))
-    evidence.store("rates", found._asdict())
-    return found
-
-
-def calibrate() -> Machine:
-    """The least processor time of several tries."""
-    side, size, calls = 384, 1 << 25, 300
-    matrix, result, one = torch.ones(1, side, side), torch.empty(1, side, side), torch.ones(1)
-    source, target = torch.ones(size // 4), torch.ones(size // 4)
-
-    def call_often() -> None:
-        for _ in range(calls):
-            one.add(one)
-
-    with one_thread(), torch.inference_mode():
-        return Machine(
-            products=_least(lambda: bmm(matrix, matrix, result)) / side**3 * 1e9,
-            bytes=_least(lambda: target.copy_(source)) / size * 1e9,
-            call=_least(call_often) / calls,
-        )
-
-
-def _least(call: Callable[[], object], tries: int = 8) -> float:
-    return min(spent(call) for _ in range(tries))
-
-
-def _rounded(value: float) -> float:
-    """To a power of √2: what two tries find is nearly always the same then."""
-    return 2 ** (round(2 * math.log2(value)) / 2)
+    return MACHINES.get(torch.backends.cpu.get_cpu_capability(), MACHINES["AVX2"])

@@ -601,8 +601,8 @@ long shared_room(const Sizes *n) {
     return LANES * (transforms_size(n) + 2 * blocks_of(n)) + up(slots_of(n)) + up(n->windows);
 }
 
-long kept_parents(const Sizes *n) { return LANES * n->iterations * parents_size(n); }
-long kept_norms(const Sizes *n) { return (n->iterations - 1) * 2 * slots_of(n); }
+INLINE long kept_parents(const Sizes *n) { return LANES * n->iterations * parents_size(n); }
+INLINE long kept_norms(const Sizes *n) { return (n->iterations - 1) * 2 * slots_of(n); }
 
 /* Numbers that each thread needs. */
 long forward_room(const Sizes *n, int keep) {

@@ -1,11 +1,13 @@
 """What was chosen, and why: kept in the user's cache folder, one file for all machines that share it.
 
-The file is read once in a process and written whole. What it says is taken only if it was found by these versions of
-torchcaps and PyTorch on a processor like this one; a damaged file, or one of another format, is ignored and rewritten.
+The file is read for every new choice and written whole. What it says is taken only if it was found by these versions of
+torchcaps and PyTorch on a processor of this name with these vectors: in virtual machines the name does not say which.
+A damaged file, or one of another format, is ignored and rewritten.
 """
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -21,6 +23,7 @@ from torchcaps.core.machine import processor
 from torchcaps.kernels.cache import write_whole
 
 FORMAT = 3
+log = logging.getLogger("torchcaps")
 
 
 @lru_cache(maxsize=1)
@@ -30,7 +33,8 @@ def machine() -> str:
         ours = version("torchcaps")
     except PackageNotFoundError:
         ours = "not installed"
-    return f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}, torchcaps {ours}"
+    vectors = torch.backends.cpu.get_cpu_capability()
+    return f"{processor()}, {vectors}, {os.cpu_count()} cores, torch {torch.__version__}, torchcaps {ours}"
 
 
 def now() -> str:
@@ -55,8 +59,14 @@ def store(section: str, entries: dict[str, Any]) -> None:
             machines.setdefault(machine(), {}).setdefault(section, {}).update(entries)
             content = {"format": FORMAT, "machines": machines}
             write_whole(path(), json.dumps(content, indent=1, sort_keys=True).encode(), sync=False)
-    except OSError:
-        pass
+    except OSError as error:
+        _tell(f"choices of kernels are made again by every process: {path()} cannot be written: {error.strerror}")
+
+
+@lru_cache(maxsize=8)
+def _tell(message: str) -> None:
+    """Once in a process."""
+    log.warning("torchcaps: %s", message)
 
 
 def _read_all() -> dict[str, dict[str, Any]]:

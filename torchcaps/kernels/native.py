@@ -31,6 +31,7 @@ Result = TypeVar("Result")
 log = logging.getLogger("torchcaps")
 _lock = threading.RLock()
 _states: dict[str, "Loaded"] = {}
+_told: set[str] = set()
 
 
 class Loaded(NamedTuple):
@@ -73,13 +74,13 @@ def _load(name: str) -> Loaded:
                 try:
                     return Loaded(ctypes.CDLL(str(path)), "package", level, openmp, str(path))
                 except OSError as error:
-                    log.warning("torchcaps: %s cannot be loaded: %s", path, error)
+                    _tell(logging.WARNING, "a library of the package cannot be loaded", str(error))
     try:
         return _from_cache(name, usable[0], shared)
     except CompileError as error:
         return Loaded(None, "missing", reason=str(error))
     except OSError as error:
-        _tell(logging.WARNING, f"the C loops are not used, PyTorch does their work, slower: {error}")
+        _tell(logging.WARNING, "the C loops are not used, PyTorch does their work, slower", str(error))
         return Loaded(None, "missing", reason=str(error))
 
 
@@ -87,8 +88,7 @@ def _from_cache(name: str, level: str, shared: bool) -> Loaded:
     """From the cache, where it may have to be compiled to. All sources are, at once: a user waits once."""
     command = compiler.command()
     if command is None:
-        message = "the C loops are not built and there is no C compiler: routing and convolutions are slower"
-        _tell(logging.WARNING, message)
+        _tell(logging.WARNING, "the C loops are not built, routing and convolutions are slower", "no C compiler")
         raise CompileError("no C compiler")
     try:
         folder = cache.private_folder(cache_folder() / "native")
@@ -101,7 +101,7 @@ def _from_cache(name: str, level: str, shared: bool) -> Loaded:
     if found is None:
         reason = cache.known_failure(folder, stems[name])
         if reason is not None:
-            _tell(logging.INFO, f"the C loops could not be compiled lately: {reason}")
+            _tell(logging.INFO, "the C loops could not be compiled lately", reason)
             raise CompileError(f"{reason} (remembered; remove {folder} to try again)")
         origin = "compiled"
         wanted = [n for n, stem in stems.items() if cache.find_library(folder, stem) is None]
@@ -113,7 +113,7 @@ def _from_cache(name: str, level: str, shared: bool) -> Loaded:
         return Loaded(ctypes.CDLL(str(found)), origin, level, openmp, str(found))
     except OSError as error:
         found.unlink(missing_ok=True)
-        _failed(folder, stems[name], f"{found.name} cannot be loaded: {error}")
+        cache.remember_failure(folder, stems[name], f"{found.name} cannot be loaded: {error}")
         raise
 
 
@@ -121,28 +121,30 @@ def _compile(command: list[str], folder: Path, stems: dict[str, str], level: str
     files = ", ".join(f"{name}.c" for name in stems)
     print(f"torchcaps: compiling {files} for this machine, once; a few seconds", file=sys.stderr, flush=True)
 
-    def one(name: str) -> None:
+    def one(name: str) -> str | None:
         try:
             with tempfile.TemporaryDirectory(dir=folder) as room:
                 built = Path(room) / "built.so"
                 compiler.build(command, name, level, openmp, built)
                 cache.store_library(folder, stems[name], built)
+                return None
         except CompileError as error:
-            _failed(folder, stems[name], str(error))
+            cache.remember_failure(folder, stems[name], str(error))
+            return str(error)
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(one, stems))
+        reasons = [reason for reason in pool.map(one, stems) if reason]
+    if reasons:
+        count = f"{len(reasons)} of {len(stems)} files with C loops"
+        _tell(logging.WARNING, f"{count} could not be compiled, PyTorch does their work, slower", reasons[0])
 
 
-def _failed(folder: Path, stem: str, reason: str) -> None:
-    _tell(logging.WARNING, f"a C loop could not be compiled, PyTorch does its work, slower: {reason}")
-    cache.remember_failure(folder, stem, reason)
-
-
-@lru_cache(maxsize=64)
-def _tell(level: int, message: str) -> None:
-    """Once in a process."""
-    log.log(level, "torchcaps: %s", message)
+def _tell(level: int, what: str, why: str) -> None:
+    """Once in a process, with the first reason: what is wrong with one file mostly is with all."""
+    with _lock:
+        if what not in _told:
+            _told.add(what)
+            log.log(level, "torchcaps: %s: %s", what, why)
 
 
 def _usable_levels() -> list[str]:

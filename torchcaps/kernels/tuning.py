@@ -1,11 +1,16 @@
-"""Which kernel runs where: decided by computed cost, by processor time where that is close, and remembered.
+"""Which kernel runs where: decided by computed cost, in inference by processor time where that is close.
 
-A choice must not depend on what else runs on the machine. So the cost of every twin is computed first (`cost.py`), and
-where one is clearly the cheapest, that is the choice. The others are measured against each other by processor time,
-which other programs do not add to, in several interleaved rounds, the least of which counts; the computed favourite
-keeps its place unless another is clearly faster. Choices are kept with their evidence (`evidence.py`). A long process
-checks one of those that an earlier process made; if it finds it wrong it measures again, for the processes after it:
-within a process, and in a run that is continued, a choice never changes.
+The cost of every twin is computed first (`cost.py`), from its shape and from constants. In training that decides:
+another twin rounds differently, so a choice by the clock would make equal seeds end in other weights whenever two twins
+measure alike. In inference the twins that are close are measured against each other by processor time, which other
+programs do not add to, in several interleaved rounds, the least of which counts; the computed favourite keeps its place
+unless another is clearly faster. Nothing is measured for one image, which somebody waits for, nor where measuring takes
+longer than `MEASURED_SECONDS`.
+
+Choices are kept with their evidence (`evidence.py`). A long process checks one of those for inference that an earlier
+process made; if it finds it wrong it measures again, for the processes after it: within a process, and in a run that is
+continued, a choice never changes. What remains: two processes that measure the same inference for the first time may
+choose differently, if one of two twins is very nearly `CLEAR` times as fast, and their results differ by rounding.
 """
 
 import os
@@ -32,8 +37,10 @@ CLEAR = 1.15
 """The computed favourite is left only for a twin that measures this many times faster."""
 WRONG = 1.3
 """A remembered choice that measures this many times slower than another is looked at again."""
-ROUNDS, MEASURED_SECONDS = 7, 0.5
-"""Rounds of measuring; fewer if they take longer than this, but never fewer than three."""
+ROUNDS, LEAST_ROUNDS, MEASURED_SECONDS = 7, 3, 0.25
+"""Rounds of measuring; fewer if they take longer than this; none if so many would, by computed cost."""
+FIRST = 2
+"""As many rounds as the first calls take, which find no memory and no transforms of weights yet."""
 CHECKED_AFTER, CHECKED_EVERY = 100, 24 * 3600
 """Calls in a process after which a remembered choice is checked, if the last check is this many seconds old."""
 
@@ -45,7 +52,7 @@ _lock = threading.RLock()
 
 
 def mode() -> Mode:
-    """`TORCHCAPS_KERNELS`: the plain twins, the kernels wherever they can, or whichever measures best."""
+    """`TORCHCAPS_KERNELS`: the plain twins, the kernels wherever they can, or whichever costs least."""
     value = os.environ.get(VARIABLE) or "auto"
     if value not in MODES:
         raise UserError(f"{VARIABLE} must be plain, fast or auto, not '{value}'")
@@ -90,48 +97,66 @@ def use(choices: Mapping[str, str]) -> None:
     _choices.update(choices)
 
 
-def known(name: str, run: Callable[[str], object]) -> str | None:
+def known(name: str, run: Callable[[str], object] | None) -> str | None:
     """What was chosen in this process; one of the choices that came from an earlier one is checked on the way."""
-    if name in _inherited:
+    if run is not None and name in _inherited:
         _calls[name] += 1
         if _calls[name] == CHECKED_AFTER:
             _check(name, run)
     return _choices.get(name)
 
 
-def choose(name: str, twins: Iterable[str], estimate: Callable[[str], float], run: Callable[[str], object]) -> str:
+def choose(
+    name: str,
+    twins: Iterable[str],
+    estimate: Callable[[str], float],
+    run: Callable[[str], object] | None,
+    may_measure: bool = True,
+) -> str:
     """The twin that takes least for `name`, which says everything that matters but the machine.
 
-    `estimate` computes what a twin takes, `run` does it once. The first of the twins must be the plain one.
+    `estimate` computes what a twin takes, `run` does it once. Without `run` the estimates decide, now and later; if it
+    only may not be measured now, a later process may check the choice. The first of the twins must be the plain one.
     """
     found = known(name, run)
     if found is not None:
         return found
     with _lock:
         if name not in _choices:
-            usable = list(twins)
+            estimates = {twin: estimate(twin) for twin in twins}
             entry = evidence.read().get("choices", {}).get(name)
-            if _valid(entry, usable):
-                _inherited[name] = entry
-            else:
-                entry = decide({twin: estimate(twin) for twin in usable}, run)
+            if not holds(entry, estimates, fixed=run is None):
+                entry = decide(estimates, run if may_measure else None)
                 evidence.store("choices", {name: entry})
+            elif run is not None:
+                _inherited[name] = entry
             _choices[name] = entry["choice"]
     return _choices[name]
 
 
-def decide(estimates: Mapping[str, float], run: Callable[[str], object], may_measure: bool = True) -> dict[str, Any]:
-    """The choice and its evidence."""
-    favourite = min(estimates, key=lambda twin: estimates[twin])
-    close = [twin for twin in estimates if estimates[twin] <= CLOSE * estimates[favourite]]
+def decide(estimates: Mapping[str, float], run: Callable[[str], object] | None) -> dict[str, Any]:
+    """The choice and its evidence; by the estimates alone where `run` is not given."""
+    favourite = _favourite(estimates)
     found: dict[str, Any] = {"choice": favourite, "by": "computed cost", "estimated_ms": _ms(estimates)}
-    if len(close) > 1 and may_measure:
-        seconds, rounds = measure(close, run)
+    twins = to_measure(estimates)
+    if twins and run is not None:
+        seconds, rounds = measure(twins, run)
         fastest = min(seconds, key=lambda twin: seconds[twin])
         if CLEAR * seconds[fastest] < seconds[favourite]:
             found["choice"] = fastest
         found |= {"by": "processor time", "measured_ms": _ms(seconds), "rounds": rounds}
     return found | {"date": evidence.now(), "checked": evidence.now(), "threads": torch.get_num_threads()}
+
+
+def to_measure(estimates: Mapping[str, float]) -> list[str]:
+    """The twins that computed cost does not tell apart, if measuring them, on one thread, does not take too long."""
+    close = [twin for twin in estimates if estimates[twin] <= CLOSE * min(estimates.values())]
+    seconds = (FIRST + LEAST_ROUNDS) * torch.get_num_threads() * sum(estimates[twin] for twin in close)
+    return close if len(close) > 1 and seconds <= MEASURED_SECONDS else []
+
+
+def _favourite(estimates: Mapping[str, float]) -> str:
+    return min(estimates, key=lambda twin: estimates[twin])
 
 
 def measure(twins: Iterable[str], run: Callable[[str], object], rounds: int = ROUNDS) -> tuple[dict[str, float], int]:
@@ -141,7 +166,7 @@ def measure(twins: Iterable[str], run: Callable[[str], object], rounds: int = RO
     with one_thread():
         for twin in least:
             run(twin)
-        while done < rounds and (done < 3 or total < MEASURED_SECONDS):
+        while done < rounds and (done < LEAST_ROUNDS or total < MEASURED_SECONDS):
             for twin in least:
                 seconds = spent(partial(run, twin))
                 least[twin] = min(least[twin], seconds)
@@ -173,11 +198,17 @@ def _check(name: str, run: Callable[[str], object]) -> None:
         evidence.store("choices", {name: known})
 
 
-def _valid(known: Any, twins: list[str]) -> bool:
-    """Evidence that can be read, of a twin that can be used."""
+def holds(entry: Any, estimates: Mapping[str, float], fixed: bool) -> bool:
+    """Whether a stored choice was made among the twins that can be used now, at the costs that are computed now.
+
+    A twin that was missing then, as where there was no compiler yet, may be the best one. Where choices are `fixed`, by
+    the estimates alone, what is stored is only a record of them.
+    """
     try:
-        costs = (known.get("measured_ms") or {}) | known["estimated_ms"]
-        return known["choice"] in twins and all(cost >= 0 for cost in costs.values()) and _age(known["checked"]) >= 0
+        measured = (entry.get("measured_ms") or {}).values()
+        same = entry["choice"] in estimates and entry["estimated_ms"] == _ms(estimates)
+        sound = same and all(cost >= 0 for cost in measured) and _age(entry["checked"]) >= 0
+        return sound and (not fixed or entry["choice"] == _favourite(estimates))
     except (AttributeError, KeyError, TypeError, ValueError):
         return False
 
