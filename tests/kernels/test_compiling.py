@@ -4,7 +4,6 @@ import logging
 import os
 import shutil
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -48,15 +47,22 @@ def fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_everything_is_compiled_once_in_seconds_and_announced_in_one_line(
     unbuilt: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    start = time.process_time()
-    children = os.times().children_user
-    assert native.state("columns").origin == "compiled"
-    spent = time.process_time() - start + os.times().children_user - children
-    assert spent < 15, "processor time of all files together; a few seconds where it is not measured"
+    """Processor time of all files together, of this process and of the compiler; one of three tries is undisturbed."""
+
+    def seconds() -> float:
+        shutil.rmtree(unbuilt, ignore_errors=True)
+        native.library.cache_clear()
+        before = os.times()
+        assert native.state("columns").origin == "compiled"
+        return sum(os.times()[:4]) - sum(before[:4])
+
+    first = seconds()
     said = capfd.readouterr()
     assert said.out == ""
     (line,) = said.err.splitlines()
     assert "compiling" in line
+    assert first < 5 or seconds() < 5 or seconds() < 5
+    capfd.readouterr()
     built = libraries(unbuilt)
     assert {name.split("-")[0] for name in built} == set(compiler.sources())
     assert all(again(name).origin == "cache" for name in compiler.sources())
@@ -233,7 +239,8 @@ def test_packaged_library_that_is_damaged_is_passed_over(
 
 
 @needs_compiler
-def test_correct_without_openmp(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_shared_openmp_none_is_used(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What such loops compute is in `test_without_openmp.py`."""
     monkeypatch.setattr(native, "_share_openmp", lambda: False)
     found = again()
     assert found.functions is not None

@@ -19,6 +19,8 @@ def shapes() -> dict[convolution.Shape, list[str]]:
 
 def _shapes_of(config: object) -> dict[convolution.Shape, None]:
     """Without those behind an error: a model that users register need not run without numbers."""
-    with convolution.noted() as noted, suppress(Exception), torch.device("meta"), torch.no_grad():
-        build(config).eval()(torch.empty(2, *config.image))  # pyright: ignore[reportAttributeAccessIssue]
+    with convolution.noted() as noted, suppress(Exception), torch.no_grad():
+        with torch.device("meta"):
+            model, images = build(config).eval(), torch.empty(2, *config.image)  # pyright: ignore[reportAttributeAccessIssue]
+        model(images)
     return dict.fromkeys(noted)
