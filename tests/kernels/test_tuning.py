@@ -87,22 +87,26 @@ def test_nothing_is_measured_that_takes_too_long(fresh: Path, monkeypatch: pytes
     assert twins.choose("b", plain=0.5 * most, fast=0.45 * most) == "plain"
 
 
-def test_estimates_alone_decide_where_nothing_may_be_run(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is stored is only a record then: neither an edited one counts, nor one of other estimates."""
-    costs = {"plain": 1.1, "fast": 1.0}
+def test_estimates_decide_in_training_until_a_later_day_finds_them_wrong(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twins, costs = Twins(monkeypatch, plain=0.001, fast=0.002), {"plain": 1.1, "fast": 1.0}
 
     def choose() -> str:
         new_process()
-        return tuning.choose("a", costs, costs.__getitem__, None)
+        return tuning.choose("a", costs, costs.__getitem__, twins, may_measure=False)
 
+    for _ in range(2):
+        assert choose() == "fast"
+        for _ in range(2 * tuning.CHECKED_AFTER):
+            assert tuning.known("a", twins) == "fast"
+    assert not twins.calls, "on the first day"
+    edit(fresh, lambda choices: choices["a"].update(checked=LONG_AGO))
     assert choose() == "fast"
-    edit(fresh, lambda choices: choices["a"].update(choice="plain", checked=LONG_AGO))
-    assert choose() == "fast"
-    assert stored(fresh)["a"]["choice"] == "fast"
-    costs = {"plain": 1.0, "fast": 1.1}
-    assert choose() == "plain"
     for _ in range(2 * tuning.CHECKED_AFTER):
-        assert tuning.known("a", None) == "plain"
+        assert tuning.known("a", twins) == "fast", "never within a process"
+    assert choose() == "plain"
+    assert stored(fresh)["a"]["before"] == "fast"
 
 
 def test_choice_among_other_twins_or_at_other_costs_is_made_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,11 +73,11 @@ def chosen(conv: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> str:
         return fewest_products(case, winograd.supports(x, conv.weight, conv.stride[0]))
     if x.device.type != "cpu":
         return "plain"
-    run = None if training else Trial(conv, x, training)
+    run = Trial(conv, x, training)
     twin = tuning.known(name, run)
     if twin is None:
-        several = case.batch > 1
-        twin = tuning.choose(name, _usable(conv, x), partial(cost.estimate, case), run, may_measure=several)
+        may_measure = case.batch > 1 and not training
+        twin = tuning.choose(name, _usable(conv, x), partial(cost.estimate, case), run, may_measure)
     if twin == "fast":  # What runs of older versions have stored.
         return fewest_products(case, winograd.supports(x, conv.weight, conv.stride[0]))
     return twin if twin in ("plain", "fourier") or twin in _usable(conv, x) else "plain"

@@ -117,7 +117,7 @@ def _row(
 
 def _foreseen(case: cost.Conv, name: str, estimates: Mapping[str, float], entry: Any) -> dict[str, Any]:
     """What `convolution.chosen` returns for float32 numbers, with its evidence; what it would measure is computed."""
-    remembered = tuning.holds(entry, estimates, fixed=case.training)
+    remembered = tuning.holds(entry, estimates)
     found = dict(entry) if remembered else tuning.decide(estimates, None)
     mode, in_process = tuning.mode(), tuning.choices().get(name)
     weights = case.outputs * case.channels * math.prod(case.kernel)

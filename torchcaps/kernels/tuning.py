@@ -7,10 +7,13 @@ programs do not add to, in several interleaved rounds, the least of which counts
 unless another is clearly faster. Nothing is measured for one image, which somebody waits for, nor where measuring takes
 longer than `MEASURED_SECONDS`.
 
-Choices are kept with their evidence (`evidence.py`). A long process checks one of those for inference that an earlier
-process made; if it finds it wrong it measures again, for the processes after it: within a process, and in a run that is
-continued, a choice never changes. What remains: two processes that measure the same inference for the first time may
-choose differently, if one of two twins is very nearly `CLEAR` times as fast, and their results differ by rounding.
+Choices are kept with their evidence (`evidence.py`). A long process checks one of those that an earlier process made a
+day before or longer; one that takes `WRONG` times as long as another, by processor time, is changed for the processes
+after it: so a machine whose costs are not the computed ones gets its own. Within a process, and in a run that is
+continued, a choice never changes.
+
+What remains: equal seeds end in other bytes before and after such a change. And two processes that measure the same
+inference for the first time may choose differently, if one of two twins is very nearly `CLEAR` times as fast.
 """
 
 import os
@@ -97,9 +100,9 @@ def use(choices: Mapping[str, str]) -> None:
     _choices.update(choices)
 
 
-def known(name: str, run: Callable[[str], object] | None) -> str | None:
+def known(name: str, run: Callable[[str], object]) -> str | None:
     """What was chosen in this process; one of the choices that came from an earlier one is checked on the way."""
-    if run is not None and name in _inherited:
+    if name in _inherited:
         _calls[name] += 1
         if _calls[name] == CHECKED_AFTER:
             _check(name, run)
@@ -110,13 +113,13 @@ def choose(
     name: str,
     twins: Iterable[str],
     estimate: Callable[[str], float],
-    run: Callable[[str], object] | None,
+    run: Callable[[str], object],
     may_measure: bool = True,
 ) -> str:
     """The twin that takes least for `name`, which says everything that matters but the machine.
 
-    `estimate` computes what a twin takes, `run` does it once. Without `run` the estimates decide, now and later; if it
-    only may not be measured now, a later process may check the choice. The first of the twins must be the plain one.
+    `estimate` computes what a twin takes, `run` does it once. Where it may not be measured the estimates decide, and a
+    later process may check the choice. The first of the twins must be the plain one.
     """
     found = known(name, run)
     if found is not None:
@@ -125,11 +128,11 @@ def choose(
         if name not in _choices:
             estimates = {twin: estimate(twin) for twin in twins}
             entry = evidence.read().get("choices", {}).get(name)
-            if not holds(entry, estimates, fixed=run is None):
+            if holds(entry, estimates):
+                _inherited[name] = entry
+            else:
                 entry = decide(estimates, run if may_measure else None)
                 evidence.store("choices", {name: entry})
-            elif run is not None:
-                _inherited[name] = entry
             _choices[name] = entry["choice"]
     return _choices[name]
 
@@ -198,17 +201,15 @@ def _check(name: str, run: Callable[[str], object]) -> None:
         evidence.store("choices", {name: known})
 
 
-def holds(entry: Any, estimates: Mapping[str, float], fixed: bool) -> bool:
+def holds(entry: Any, estimates: Mapping[str, float]) -> bool:
     """Whether a stored choice was made among the twins that can be used now, at the costs that are computed now.
 
-    A twin that was missing then, as where there was no compiler yet, may be the best one. Where choices are `fixed`, by
-    the estimates alone, what is stored is only a record of them.
+    A twin that was missing then, as where there was no compiler yet, may be the best one.
     """
     try:
         measured = (entry.get("measured_ms") or {}).values()
         same = entry["choice"] in estimates and entry["estimated_ms"] == _ms(estimates)
-        sound = same and all(cost >= 0 for cost in measured) and _age(entry["checked"]) >= 0
-        return sound and (not fixed or entry["choice"] == _favourite(estimates))
+        return same and all(cost >= 0 for cost in measured) and _age(entry["checked"]) >= 0
     except (AttributeError, KeyError, TypeError, ValueError):
         return False
 
