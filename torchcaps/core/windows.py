@@ -22,15 +22,8 @@ R = TypeVar("R")
 
 
 def table(make: Callable[P, R]) -> Callable[P, R]:
-    """Tensors that depend on sizes alone are made once for each; in a compiled graph they are constants anyway.
-
-    They are made in main memory, whatever the default device is then: another one may be in force at the next call.
-    """
-
-    @lru_cache(maxsize=64)
-    def remembered(*sizes: P.args, **named: P.kwargs) -> R:
-        with torch.inference_mode(False), torch.device("cpu"):
-            return make(*sizes, **named)
+    """Tensors that depend on sizes alone are made once for each; in a compiled graph they are constants anyway."""
+    remembered = lru_cache(maxsize=64)(torch.inference_mode(False)(make))
 
     @wraps(make)
     def given(*sizes: P.args, **named: P.kwargs) -> R:
