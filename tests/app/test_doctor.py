@@ -13,8 +13,10 @@ from torch import nn
 from torchcaps import register_model
 from torchcaps.app.cli import main
 from torchcaps.app.shapes import shapes
+from torchcaps.core.types import CapsuleMap
 from torchcaps.kernels import convolution, report
 from torchcaps.models.registry import MODELS, create_model
+from torchcaps.nn import ConvCaps, PrimaryCaps
 
 
 def doctor(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -72,6 +74,31 @@ class Own(nn.Module):
 def test_models_of_ones_own_are_listed_as_far_as_they_run() -> None:
     register_model("own", OwnConfig(), Own)
     assert shapes()[1, 12, 12, 5, 3, 3, 2, 0] == ["own"]
+
+
+@dataclass(frozen=True)
+class OddConfig(OwnConfig):
+    image: tuple[int, int, int] = (8, 11, 13)
+
+
+class Odd(nn.Module):
+    """Convolutional capsules on a map of a size that no other model has."""
+
+    def __init__(self, config: OddConfig) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(PrimaryCaps(8, 2, 4, 3, 1), ConvCaps(2, 4, 3, 4, 2, routing="em"))
+
+    def forward(self, images: torch.Tensor) -> CapsuleMap:
+        return self.layers(images)
+
+
+@pytest.mark.parametrize("mode", ["plain", "auto"])
+def test_models_work_after_it(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that models share, such as tables of windows, is left without numbers."""
+    monkeypatch.setenv("TORCHCAPS_KERNELS", mode)
+    register_model("odd", OddConfig(), Odd)
+    assert (8, 11, 13, 8, 3, 3, 1, 0) in shapes()
+    assert Odd(OddConfig())(torch.rand(2, 8, 11, 13)).poses.isfinite().all()
 
 
 @pytest.mark.alone

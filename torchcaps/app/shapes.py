@@ -18,7 +18,10 @@ def shapes() -> dict[convolution.Shape, list[str]]:
 
 
 def _shapes_of(config: object) -> dict[convolution.Shape, None]:
-    """Without those behind an error: a model that users register need not run without numbers."""
+    """Without those behind an error: a model that users register need not run without numbers.
+
+    Only its parameters are made without numbers: tables that its layers make and keep are used by later models, too.
+    """
     with convolution.noted() as noted, suppress(Exception), torch.no_grad():
         with torch.device("meta"):
             model, images = build(config).eval(), torch.empty(2, *config.image)  # pyright: ignore[reportAttributeAccessIssue]
