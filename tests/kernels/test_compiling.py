@@ -14,6 +14,10 @@ needs_compiler = pytest.mark.skipif(compiler.command() is None, reason="no C com
 needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
 
 
+LONGEST = 10
+"""Seconds of processor time for all sources: 4 to 5 on the machine of docs/performance.md; others are half as fast."""
+
+
 def again(name: str = "columns") -> native.Loaded:
     """What a new process would find."""
     native.library.cache_clear()
@@ -61,7 +65,7 @@ def test_everything_is_compiled_once_in_seconds_and_announced_in_one_line(
     assert said.out == ""
     (line,) = said.err.splitlines()
     assert "compiling" in line
-    assert first < 5 or seconds() < 5 or seconds() < 5
+    assert first < LONGEST or seconds() < LONGEST or seconds() < LONGEST
     capfd.readouterr()
     built = libraries(unbuilt)
     assert {name.split("-")[0] for name in built} == set(compiler.sources())
