@@ -25,17 +25,20 @@ from torchcaps.training.runs import manifest
 RESULT = Path(__file__).parent.parent / "results" / "bench" / "first_use.json"
 BUSY = "import time\nend = time.time() + 600\nwhile time.time() < end:\n    sum(range(10**6))"
 STEP = """
-import sys, time
+import statistics, sys, time
 from torchcaps.app import twins
 from torchcaps.kernels.workspace import keep_freed_memory
 name, batch, twin, kind = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 if twin == "ours":
     keep_freed_memory()
 work = getattr(twins, kind)(name, batch, twin)
-for line in sys.stdin:
-    start = time.perf_counter()
-    work()
-    print(time.perf_counter() - start, flush=True)
+for turn in sys.stdin:
+    times = []
+    while sum(times) <= float(turn):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    print(statistics.median(times), flush=True)
 """
 
 
@@ -49,11 +52,12 @@ class Worker:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | environment,
         )  # fmt: skip
 
-    def step(self) -> float:
+    def step(self, turn: float = 0.0) -> float:
+        """Seconds of one call, or the median of as many as fit into a turn."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         time.sleep(PAUSE)
-        print(file=self.process.stdin, flush=True)
+        print(turn, file=self.process.stdin, flush=True)
         return float(self.process.stdout.readline())
 
     def close(self) -> None:

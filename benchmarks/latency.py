@@ -3,8 +3,9 @@
     python benchmarks/latency.py            # writes results/bench/latency.json
 
 Each is measured with the package's kernels and with plain PyTorch (`TORCHCAPS_KERNELS=plain`), in processes of their
-own that take turns. "Cold" is the first call with an empty cache folder, after the imports; "warm" the median of those
-that follow. `predict` is timed from the start of its process to its end, with an empty cache folder and again.
+own that take turns. "Cold" is the first call with an empty cache folder, after the imports; "warm" the median over
+turns of many calls, since threads that have slept may share a processor at first (see `app/bench.py`). `predict` is
+timed from the start of its process to its end, with an empty cache folder and again.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from first_use import Worker
 from PIL import Image
 from serving import serving
 
+from torchcaps.app.bench import TURN
 from torchcaps.core.files import write_json
 from torchcaps.models.registry import MODELS
 from torchcaps.training.runs import manifest
@@ -40,7 +42,7 @@ def of_model(name: str, repeats: int) -> dict[str, Any]:
         times: dict[str, list[float]] = {twin: [] for twin in TWINS}
         for repeat in range(repeats):
             for twin in list(TWINS)[:: 1 if repeat % 2 else -1]:
-                times[twin].append(workers[twin].step())
+                times[twin].append(workers[twin].step(TURN))
         for worker in workers.values():
             worker.close()
     warm = {twin: statistics.median(values) for twin, values in times.items()}
