@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 _LIBRARY = torch.library.Library("torchcaps", "FRAGMENT")
 
@@ -30,3 +31,24 @@ def operator(
     if backward is not None:
         torch.library.register_autograd(f"torchcaps::{name}", backward, setup_context=setup_context, lib=_LIBRARY)
     return getattr(torch.ops.torchcaps, name).default
+
+
+class _Kept:
+    """What a function keeps from one pass to the other, where autograd does not call them."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Tensor | None, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        self.saved_tensors = tensors
+
+
+def both_passes(
+    function: type[torch.autograd.Function], wanted: tuple[bool, bool], grad: Tensor, *inputs: Any
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of the first two inputs, in the backward pass of an operator, which has no forward's to use."""
+    kept = _Kept(wanted)
+    function.forward(kept, *inputs)
+    grads = function.backward(kept, grad)
+    return grads[0], grads[1]

@@ -26,6 +26,7 @@ from torch.nn.functional import pad
 
 from torchcaps.kernels import workspace
 from torchcaps.kernels.dft import Correlation, correlation
+from torchcaps.kernels.operators import both_passes
 from torchcaps.kernels.products import bmm
 from torchcaps.kernels.remembered import remembered
 from torchcaps.kernels.transforms import from_factors, is_pixel_major, to_factors
@@ -46,6 +47,18 @@ def phase_conv2d(
     w_hat = None if differentiated else remembered(weight, sizes, partial(_weight_factors, sizes=sizes))
     y: Tensor = _PhaseConv.apply(x, weight, w_hat, stride, padding)  # pyright: ignore[reportAssignmentType]
     return y if bias is None else y + bias[:, None, None]
+
+
+def phase_gradients(
+    grad: Float[Tensor, "b o yh yw"], x: Tensor, weight: Tensor, stride: int, padding: int, wanted: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Of images and weights, from these alone."""
+    border = padding if stride > 1 else 0
+    padded = pad(x, (border,) * 4) if border else x
+    grad_x, grad_w = both_passes(_PhaseConv, wanted, grad, padded, weight, None, stride, padding - border)
+    if grad_x is not None and border:
+        grad_x = grad_x[:, :, border:-border, border:-border]
+    return grad_x, grad_w
 
 
 class _Sizes(NamedTuple):

@@ -100,9 +100,9 @@ def use(choices: Mapping[str, str]) -> None:
     _choices.update(choices)
 
 
-def known(name: str, run: Callable[[str], object]) -> str | None:
+def known(name: str, run: Callable[[str], object] | None) -> str | None:
     """What was chosen in this process; one of the choices that came from an earlier one is checked on the way."""
-    if name in _inherited:
+    if name in _inherited and run is not None:
         _calls[name] += 1
         if _calls[name] == CHECKED_AFTER:
             _check(name, run)
@@ -113,13 +113,14 @@ def choose(
     name: str,
     twins: Iterable[str],
     estimate: Callable[[str], float],
-    run: Callable[[str], object],
+    run: Callable[[str], object] | None,
     may_measure: bool = True,
 ) -> str:
     """The twin that takes least for `name`, which says everything that matters but the machine.
 
     `estimate` computes what a twin takes, `run` does it once. Where it may not be measured the estimates decide, and a
-    later process may check the choice. The first of the twins must be the plain one.
+    later process may check the choice; where there is no `run`, they decide for this process alone. The first of the
+    twins must be the plain one.
     """
     found = known(name, run)
     if found is not None:
@@ -132,7 +133,8 @@ def choose(
                 _inherited[name] = entry
             else:
                 entry = decide(estimates, run if may_measure else None)
-                evidence.store("choices", {name: entry})
+                if run is not None:
+                    evidence.store("choices", {name: entry})
             _choices[name] = entry["choice"]
     return _choices[name]
 

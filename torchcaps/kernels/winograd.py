@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from torchcaps.kernels import native, operands, workspace
+from torchcaps.kernels.operators import both_passes
 from torchcaps.kernels.remembered import remembered
 from torchcaps.kernels.transforms import empty_map, is_pixel_major
 
@@ -99,17 +100,29 @@ def winograd_conv2d(
     padding: int = 0,
 ) -> Float[Tensor, "b o yh yw"]:
     """What `conv2d(x, weight, bias, stride, padding)` returns."""
-    operands.check_convolution(x, weight, None, stride, padding)
-    side = weight.shape[3]
-    assert knows((weight.shape[2], side), stride), "supports() was not asked"
-    height, width = ((size + 2 * padding - side) // stride + 1 for size in x.shape[2:])
-    tiles = cut((height, width), taps_of(side, stride))
+    outputs, tiles = _cut(x, weight, stride, padding)
     name = ("tiles", tiles, stride)
     w_hat = None
     if not torch.is_grad_enabled():
         w_hat = remembered(weight, name, partial(_weight_factors, tiles=tiles, stride=stride))
-    y: Tensor = _Winograd.apply(x, weight, w_hat, (height, width), tiles, stride, padding)  # pyright: ignore[reportAssignmentType]
+    y: Tensor = _Winograd.apply(x, weight, w_hat, outputs, tiles, stride, padding)  # pyright: ignore[reportAssignmentType]
     return y if bias is None else y + bias[:, None, None]
+
+
+def winograd_gradients(
+    grad: Float[Tensor, "b o yh yw"], x: Tensor, weight: Tensor, stride: int, padding: int, wanted: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Of images and weights, from these alone."""
+    return both_passes(_Winograd, wanted, grad, x, weight, None, *_cut(x, weight, stride, padding), stride, padding)
+
+
+def _cut(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[tuple[int, int], Cut]:
+    """Height and width of the result, and its tiles."""
+    operands.check_convolution(x, weight, None, stride, padding)
+    side = weight.shape[3]
+    assert knows((weight.shape[2], side), stride), "supports() was not asked"
+    height, width = ((size + 2 * padding - side) // stride + 1 for size in x.shape[2:])
+    return (height, width), cut((height, width), taps_of(side, stride))
 
 
 class _Winograd(torch.autograd.Function):
