@@ -16,6 +16,7 @@ from pathlib import Path
 from PIL import Image
 
 from torchcaps import data as named
+from torchcaps.data.sets import ImageSet
 
 SETS = {"cifar10": "natural", "fashion-mnist": "shift"}
 
@@ -59,14 +60,18 @@ def write_folder(name: str, folder: Path) -> Path:
     done = folder / ".whole"
     if not done.exists():
         for split in ("train", "test"):
-            images = named.images(name, split)
-            for title in images.classes:
-                (folder / split / title).mkdir(parents=True, exist_ok=True)
-            for i, (pixels, label) in enumerate(zip(images.images, images.labels.tolist(), strict=True)):
-                picture = Image.fromarray(pixels.permute(1, 2, 0).squeeze(2).numpy())
-                picture.save(folder / split / images.classes[label] / f"{i:05}.png", compress_level=1)
+            save(named.images(name, split), folder / split)
         done.touch()
     return folder
+
+
+def save(images: ImageSet, folder: Path) -> None:
+    """One PNG file for each, in a folder for each class."""
+    for title in images.classes:
+        (folder / title).mkdir(parents=True, exist_ok=True)
+    for i, (pixels, label) in enumerate(zip(images.images, images.labels.tolist(), strict=True)):
+        picture = Image.fromarray(pixels.permute(1, 2, 0).squeeze(2).numpy())
+        picture.save(folder / images.classes[label] / f"{i:05}.png", compress_level=1)
 
 
 def train(model: str, flags: list[str], run: Path) -> None:
