@@ -68,7 +68,7 @@ def write_folder(count: int, folder: Path) -> Path:
 def _scores(run: Path) -> dict[str, float]:
     result = json.loads((run / "result.json").read_text())
     with (run / "metrics.csv").open() as file:
-        late = [float(row["accuracy"]) for row in csv.DictReader(file)]
+        late = [float(row["train_accuracy"]) for row in csv.DictReader(file)]
     late = late[-max(1, len(late) // 10) :]
     kept = ("accuracy", "images", "parameters", "seconds", "steps", "images_seen")
     return {key: result[key] for key in kept} | {"training": sum(late) / len(late)}
