@@ -5,18 +5,21 @@ same backbone and cost, and with the paper's CNN. `quick` is the budget that a l
 cores, on pairs whose ink boxes overlap by IoU >= 0.8; `paper` is the long training, on the paper's pairs. Budgets are
 the numbers of steps that were counted in that time on a quiet machine: a result does not depend on how busy it was.
 
+In `standard` the capsules and the CNN of their backbone have the learning rates that the same small search finds for
+them; capsules that differ in their routing alone have the rate of the capsules.
+
 Each seed gives all networks the same pairs in the same order. What decides is the paired t-test over seeds, corrected
 for the number of claims; McNemar's test on the shared test pairs is given for each seed beside it.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 
 from torchcaps import data
 from torchcaps.analysis.corruptions import robustness
-from torchcaps.experiments import protocols
+from torchcaps.experiments import protocols, search
 from torchcaps.experiments.base import Study, Trial
 from torchcaps.experiments.statistics import adjusted, difference, mcnemar
 from torchcaps.experiments.verdicts import Verdict, compared, judged, mean_and_spread
@@ -98,9 +101,28 @@ def _trials(study: Study, network: Network) -> list[Trial]:
     ]
 
 
+def _searched(study: Study) -> dict[str, list[Trial]]:
+    """Those that have a rate of their own."""
+    return {network.name: _trials(study, network) for network in (CAPSULES, CONTROLS[0])}
+
+
 def plan(study: Study) -> list[Trial]:
     """One network after the other: a run that is stopped early has the most important of them with all seeds."""
-    return [trial for network in (CAPSULES, *_controls(study)) for trial in _trials(study, network)]
+    searched = _searched(study)
+    tried = search.planned(study, searched)[: -len(search.by_seed(searched))]
+    return [*tried, *(trial for network in (CAPSULES, *_controls(study)) for trial in _trials(study, network))]
+
+
+def _tuned(study: Study) -> dict[Network, list[Trial]]:
+    """With their learning rates."""
+    found = search.tuned(study, _searched(study))
+    rate = {"lr": found[CAPSULES.name][0].config.lr}
+    for network in _controls(study):
+        trials = _trials(study, network)
+        routed = network.model == CAPSULES.model
+        shared = [replace(trial, training={**trial.training, **rate}) if routed else trial for trial in trials]
+        found.setdefault(network.name, shared)
+    return {network: found[network.name] for network in (CAPSULES, *_controls(study))}
 
 
 def right_answers(study: Study, trial: Trial) -> list[bool]:
@@ -112,16 +134,18 @@ def right_answers(study: Study, trial: Trial) -> list[bool]:
 
 
 def run(study: Study) -> list[Verdict]:
-    study.train_all(plan(study))
-    controls = _controls(study)
-    networks = (CAPSULES, *controls)
-    results = {network: [study.train(trial) for trial in _trials(study, network)] for network in networks}
+    trials = _tuned(study)
+    study.train_all([trial for group in trials.values() for trial in group])
+    networks, controls = tuple(trials), tuple(trials)[1:]
+    results = {network: [study.train(trial) for trial in group] for network, group in trials.items()}
     accuracy = {network: [result["accuracy"] for result in found] for network, found in results.items()}
     weights = [result["weights_sha256"] for found in results.values() for result in found]
     estimates = adjusted([difference(accuracy[CAPSULES], accuracy[control]) for control in controls])
     pairs = {
         control.name: study.row(
-            f"{control.name}-mcnemar", lambda control=control: _by_seed(study, control), weights=weights
+            f"{control.name}-mcnemar",
+            lambda control=control: _by_seed(study, trials[CAPSULES], trials[control]),
+            weights=weights,
         )
         for control in controls
     }
@@ -135,13 +159,13 @@ def run(study: Study) -> list[Verdict]:
         label = "points that capsules with 3 iterations are ahead (95 % interval)"
         study.figure("differences", intervals(shown, label))
     claims = [_claim(control, accuracy, pairs[control.name]) for control in controls]
-    return [*(_measured(network, results[network]) for network in networks), *claims, *_robust(study, results)]
+    return [*(_measured(network, results[network]) for network in networks), *claims, *_robust(study, trials, results)]
 
 
-def _by_seed(study: Study, control: Network) -> list[dict[str, Any]]:
+def _by_seed(study: Study, capsules: list[Trial], control: list[Trial]) -> list[dict[str, Any]]:
     """McNemar's test for each seed: both networks on the same test pairs."""
-    both = zip(_trials(study, CAPSULES), _trials(study, control), strict=True)
-    return [asdict(mcnemar(*(right_answers(study, trial) for trial in trials))) for trials in both]
+    both = zip(capsules, control, strict=True)
+    return [asdict(mcnemar(*(right_answers(study, trial) for trial in pair))) for pair in both]
 
 
 def _measured(network: Network, results: list[dict[str, Any]]) -> Verdict:
@@ -159,12 +183,14 @@ def _claim(control: Network, accuracy: dict[Network, list[float]], tests: list[d
     return compared(f"better than {control.title}, by", accuracy[CAPSULES], accuracy[control], None, note)
 
 
-def _robust(study: Study, results: dict[Network, list[dict[str, Any]]]) -> list[Verdict]:
+def _robust(
+    study: Study, trials: dict[Network, list[Trial]], results: dict[Network, list[dict[str, Any]]]
+) -> list[Verdict]:
     """What is lost on spoilt images, of the first seed's networks."""
     count = 20 if study.preset == "smoke" else ROBUST_PAIRS
     verdicts = []
     for network, found in results.items():
-        trial, weights = _trials(study, network)[0], found[0]["weights_sha256"]
+        trial, weights = trials[network][0], found[0]["weights_sha256"]
 
         def compute(trial: Trial = trial) -> dict[str, Any]:
             return robustness(study.model(trial), data.load_test_set(_data(study), count))
