@@ -116,13 +116,19 @@ def plan(study: Study) -> list[Trial]:
 def _tuned(study: Study) -> dict[Network, list[Trial]]:
     """With their learning rates."""
     found = search.tuned(study, _searched(study))
-    rate = {"lr": found[CAPSULES.name][0].config.lr}
-    for network in _controls(study):
-        trials = _trials(study, network)
-        routed = network.model == CAPSULES.model
-        shared = [replace(trial, training={**trial.training, **rate}) if routed else trial for trial in trials]
-        found.setdefault(network.name, shared)
-    return {network: found[network.name] for network in (CAPSULES, *_controls(study))}
+    rates = {name: trials[0].config.lr for name, trials in found.items()}
+    rates |= {network.name: rates[CAPSULES.name] for network in NETWORKS if network.model == CAPSULES.model}
+    return {
+        network: [_at(trial, rates.get(network.name)) for trial in _trials(study, network)]
+        for network in (CAPSULES, *_controls(study))
+    }
+
+
+def _at(trial: Trial, rate: float | None) -> Trial:
+    """With this rate, where it is another than the usual one."""
+    if rate is None or rate == trial.config.lr:
+        return trial
+    return replace(trial, training={**trial.training, "lr": rate})
 
 
 def right_answers(study: Study, trial: Trial) -> list[bool]:
