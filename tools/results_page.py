@@ -40,7 +40,7 @@ its claims (Holm): where there is nothing to find, at most one experiment in twe
   nevertheless holds
 
 `standard` takes hours of two cores: budgets in steps, five seeds, each network with its own learning rate from the
-same small search (`viewpoints` still has the usual rates). `quick` is cut to minutes, to try an experiment: most of its
+same small search. `quick` is cut to minutes, to try an experiment: most of its
 claims are not tested. `paper` is the published protocol, where there is one. `torchcaps reproduce --stale` lists the
 results that are older than their code.
 
