@@ -156,6 +156,24 @@ def test_the_best_of_a_search_is_taken(tmp_path: Path, monkeypatch: pytest.Monke
     assert {key.removeprefix("search-small-") for key in study.used_rows} >= {"0.003-held-out", "3e+06-held-out"}
 
 
+def test_curves_are_compared_at_the_rate_that_is_best_on_average(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each network alone would take another rate than the one that both can live with."""
+    right = {"one-0.001": 0.9, "one-0.003": 0.8, "one-0.009": 0.1, "two-0.001": 0.2, "two-0.003": 0.8, "two-0.009": 0.9}
+    monkeypatch.setattr(search, "_held_out_accuracy", lambda _, trial: right[trial.name.removeprefix("search-")])
+    training = {"steps": 100, "lr": 3e-3}
+    groups = {
+        name: [Trial(f"{name}-{seed}", TRIAL.model, TRIAL.data, seed, TINY, training) for seed in range(2)]
+        for name in ("one", "two")
+    }
+    alone = search.tuned(Study("figA2", "standard", root=tmp_path), groups)
+    assert [trial.training["lr"] for trials in alone.values() for trial in trials] == [1e-3, 1e-3, 9e-3, 9e-3]
+    alike = search.tuned_alike(Study("figA2", "standard", root=tmp_path), groups)
+    assert [trial.training["lr"] for trials in alike.values() for trial in trials] == [3e-3] * 4
+    assert search.tuned_alike(Study("figA2", "quick", root=tmp_path), groups) == groups
+
+
 RUN = ("figA1", "fig4", "fig5", "crowding", "overlap-controls", "seed003", "parse-tree")
 NEWER = ("affnist", "ablations", "explaining-away", "few-dimensions")
 

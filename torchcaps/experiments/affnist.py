@@ -22,7 +22,7 @@ from torchcaps.viz.figures import Measured, dots, style
 PAPER = "Sabour, Frosst and Hinton 2017, section 5.2"
 CUT = {
     "quick": "small networks of like cost on the same 40x40 images, 1,400 steps",
-    "standard": "small networks (1.0 M parameters) stand for the paper's, 2,600 steps on the same 40x40 images",
+    "standard": "small networks (1.0 M parameters) stand for the paper's, 2,600 steps on the same 40x40 images, the CNN with max-pooling 5,200",
 }
 CAPSNET, CNN, BACKBONE = "CapsNet", "CNN with max-pooling and dropout", "CNN of the CapsNet's backbone"
 PUBLISHED = {CAPSNET: (0.9923, 0.79), CNN: (0.9922, 0.66)}
@@ -48,9 +48,13 @@ def _groups(study: Study) -> dict[str, list[Trial]]:
     )
     data = "mnist-mini" if study.preset == "smoke" else "translated-mnist"
     models = study.pick(quick=small, standard=small, paper=papers, smoke=small)
+    # After 2,600 steps two of five CNNs with max-pooling and dropout had not come to 99.2 % on translated digits.
+    longer = study.pick(quick={}, standard={CNN: {"steps": 5200}}, paper={}, smoke={})
     seeds = study.seeds_or(study.pick(quick=2, standard=5, paper=1, smoke=1))
     return {
-        kind: [Trial(f"{model}-{s}", model, data, s, dict(overrides), dict(training)) for s in seeds]
+        kind: [
+            Trial(f"{model}-{s}", model, data, s, dict(overrides), {**training, **longer.get(kind, {})}) for s in seeds
+        ]
         for kind, (model, overrides) in models.items()
     }
 

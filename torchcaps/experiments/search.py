@@ -7,6 +7,7 @@ used for nothing else. Only the preset `standard` searches; the others train wit
     groups = {"CapsNet": [...], "CNN": [...]}       the trials of each network, which differ in their seeds alone
     planned(study, groups)                          for `plan`: the trainings of the search, then these
     tuned(study, groups)                            for `run`: searches, and returns the groups with their best rates
+    tuned_alike(study, groups)                      the same, with one rate for all: the one that is best on average
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,6 +66,20 @@ def tuned(study: Study, groups: Groups, variants: Variants | None = None) -> dic
     tried = _candidates(study, groups, variants)
     study.at_once(partial(_held_out_accuracy, study), [trial for group in tried.values() for _, trial in group])
     return {name: [_best(study, tried[name], trial) for trial in group] for name, group in groups.items()}
+
+
+def tuned_alike(study: Study, groups: Groups) -> dict[str, list[Trial]]:
+    """One rate for all, the best on average: training curves are compared at equal rates. For networks of one model."""
+    tried = _candidates(study, groups, None)
+    study.at_once(partial(_held_out_accuracy, study), [trial for group in tried.values() for _, trial in group])
+    rates = [
+        (sum(_held_out_accuracy(study, trial) for _, trial in same), same[0][0])
+        for same in zip(*tried.values(), strict=True)
+    ]
+    if not rates:
+        return {name: list(group) for name, group in groups.items()}
+    _, best = max(rates, key=lambda rate: rate[0])
+    return {name: [best.of(trial) for trial in group] for name, group in groups.items()}
 
 
 def _candidates(study: Study, groups: Groups, variants: Variants | None) -> dict[str, list[tuple[Variant, Trial]]]:
