@@ -136,8 +136,16 @@ def test_votes_that_are_made_again_change_no_bit(
     kept = answer(route(*case), *case[1:])
     monkeypatch.setattr(fused_routing, "KEPT_BYTES", 0)
     monkeypatch.setattr(fused_routing, "AGAIN_IMAGES", 13)
+    assert not _made_again(case), "few images: their votes are kept all the same"
+    monkeypatch.setattr(fused_routing, "GROUP_BYTES", 0)
+    assert _made_again(case)
     assert all(map(torch.equal, kept, answer(route(*case), *case[1:])))
     assert_twins(*case, tolerance=1e-4)
+
+
+def _made_again(case: tuple[Dynamic, torch.Tensor, torch.Tensor]) -> bool:
+    routing, poses, weight = case
+    return bool(fused_routing._sizes(poses, weight, None, routing.iterations, False, True, 1.0).again)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 9])

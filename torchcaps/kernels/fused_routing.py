@@ -31,7 +31,8 @@ GROUP_BYTES = 8 << 20
 """Votes that a thread keeps at a time, small enough for the last-level cache."""
 GROUP_IMAGES = 4
 KEPT_BYTES = 1 << 20
-"""Votes of one image beyond which every iteration makes them again, for up to `AGAIN_IMAGES` at a time."""
+"""Votes of one image beyond which every iteration makes them again, for up to `AGAIN_IMAGES` at a time, unless a thread
+has so few images that it can keep the votes of all: then to read W once is cheaper."""
 AGAIN_IMAGES = 32
 SPAN_BYTES = 8 << 20
 """Couplings and gradients of logits that wait for the gradient of W, which is read and written once for all of them; as
@@ -172,7 +173,8 @@ def _sizes(
     image = children * parents * u.element_size()
     priors = prior is not None
     passes = iterations if priors else max(1, iterations - 1)
-    again = inner == 1 and image * dim > KEPT_BYTES
+    own = -(-batch // outer) * image * dim
+    again = inner == 1 and image * dim > KEPT_BYTES and own > GROUP_BYTES
     span = max(1, min(batch, max(SPAN_BYTES, (1 + again) * weight.nbytes) // (2 * image * passes)))
     share = -(-min(batch, span) // outer)
     group = min(share, AGAIN_IMAGES) if again else min(share, GROUP_IMAGES, GROUP_BYTES // (image * dim))

@@ -155,6 +155,7 @@ def _usable_levels() -> list[str]:
     return [level for level in compiler.levels() if level in able]
 
 
+@lru_cache(maxsize=1)
 def _share_openmp() -> bool:
     """Make the OpenMP library that PyTorch has loaded visible to ours; False where there is none of GNU's functions."""
     try:
