@@ -22,7 +22,8 @@ from torchcaps.viz.figures import Measured, dots, style
 PAPER = "Sabour, Frosst and Hinton 2017, section 5.2"
 CUT = {
     "quick": "small networks of like cost on the same 40x40 images, 1,400 steps",
-    "standard": "small networks (1.0 M parameters) stand for the paper's, 2,600 steps on the same 40x40 images, the CNN with max-pooling 5,200",
+    "standard": "small networks (1.0 M parameters) stand for the paper's, on the same 40x40 images: 2,600 steps, "
+    "of the CNN with max-pooling 5,200",
 }
 CAPSNET, CNN, BACKBONE = "CapsNet", "CNN with max-pooling and dropout", "CNN of the CapsNet's backbone"
 PUBLISHED = {CAPSNET: (0.9923, 0.79), CNN: (0.9922, 0.66)}
