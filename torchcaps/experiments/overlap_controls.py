@@ -13,8 +13,10 @@ for the number of claims; McNemar's test on the shared test pairs is given for e
 """
 
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchcaps import data
@@ -134,31 +136,51 @@ def _at(trial: Trial, rate: float | None) -> Trial:
 
 
 def right_answers(study: Study, trial: Trial) -> list[bool]:
-    """Which of the shared test pairs a network got right."""
+    """Which of the shared test pairs a network got right; kept in hexadecimal, a bit for each pair."""
+
+    def compute() -> dict[str, Any]:
+        study.train(trial, weights=True)
+        answers = read_answers(study.run_folder(trial))
+        assert answers is not None
+        right = exact_match(*answers)
+        return {"pairs": len(right), "right": np.packbits(right.numpy()).tobytes().hex()}
+
+    weights = study.train(trial)["weights_sha256"]
+    kept = study.row(f"{trial.name}-right", compute, trial.seed, weights=weights)
+    bits = np.frombuffer(bytes.fromhex(kept["right"]), np.uint8)
+    return np.unpackbits(bits, count=kept["pairs"]).astype(bool).tolist()
+
+
+def _finish(study: Study, trial: Trial) -> None:
+    """Train, and measure at once all that takes the trained network: another machine will not have it."""
     study.train(trial)
-    answers = read_answers(study.run_folder(trial))
-    assert answers is not None
-    return exact_match(*answers).tolist()
+    if not (study.run_folder(trial) / "result.json").exists():
+        return
+    right_answers(study, trial)
+    if trial.seed == 0:
+        _corruptions(study, trial)
 
 
 def run(study: Study) -> list[Verdict]:
     trials = _tuned(study)
-    study.train_all([trial for group in trials.values() for trial in group])
+    study.at_once(partial(_finish, study), [trial for group in trials.values() for trial in group])
     networks, controls = tuple(trials), tuple(trials)[1:]
     results = {network: [study.train(trial) for trial in group] for network, group in trials.items()}
     accuracy = {network: [result["accuracy"] for result in found] for network, found in results.items()}
-    weights = [result["weights_sha256"] for found in results.values() for result in found]
+    weights = {network: [result["weights_sha256"] for result in found] for network, found in results.items()}
     estimates = adjusted([difference(accuracy[CAPSULES], accuracy[control]) for control in controls])
     pairs = {
         control.name: study.row(
             f"{control.name}-mcnemar",
             lambda control=control: _by_seed(study, trials[CAPSULES], trials[control]),
-            weights=weights,
+            weights=[*weights[CAPSULES], *weights[control]],
         )
         for control in controls
     }
     study.row(
-        "estimates", lambda: {c.name: asdict(e) for c, e in zip(controls, estimates, strict=True)}, weights=weights
+        "estimates",
+        lambda: {c.name: asdict(e) for c, e in zip(controls, estimates, strict=True)},
+        weights=[one for found in weights.values() for one in found],
     )
     with style():
         near = [Measured(network.title, accuracy[network]) for network in networks if not network.cut]
@@ -201,24 +223,34 @@ def _robust(
     study: Study, trials: dict[Network, list[Trial]], results: dict[Network, list[dict[str, Any]]]
 ) -> list[Verdict]:
     """What is lost on spoilt images, of the first seed's networks."""
-    count = 20 if study.preset == "smoke" else ROBUST_PAIRS
     verdicts = []
-    for network, found in results.items():
-        trial, weights = trials[network][0], found[0]["weights_sha256"]
-
-        def compute(trial: Trial = trial) -> dict[str, Any]:
-            return robustness(study.model(trial), data.load_test_set(_data(study), count))
-
-        table = study.row(f"{network.name}-corruptions", compute, weights=weights, pairs=count)
+    for network in results:
+        table = _corruptions(study, trials[network][0])
         lost = {name: row["lost"] for name, row in table["corruptions"].items()}
         worst = max(lost, key=lambda name: lost[name])
-        note = f"the most by {worst}: {100 * lost[worst]:.1f} points; seed 0, {count:,} pairs"
+        note = f"the most by {worst}: {100 * lost[worst]:.1f} points; seed 0, {_robust_pairs(study):,} pairs"
         verdicts.append(
             judged(
                 f"lost on spoilt images, mean of {len(lost)} kinds: {network.title}", [_mean(lost)], None, True, note
             )
         )
     return verdicts
+
+
+def _corruptions(study: Study, trial: Trial) -> dict[str, Any]:
+    """Accuracy on spoilt images."""
+    name, count = trial.name.rpartition("-")[0], _robust_pairs(study)
+    weights = study.train(trial)["weights_sha256"]
+    return study.row(
+        f"{name}-corruptions",
+        lambda: robustness(study.model(trial), data.load_test_set(_data(study), count)),
+        weights=weights,
+        pairs=count,
+    )
+
+
+def _robust_pairs(study: Study) -> int:
+    return 20 if study.preset == "smoke" else ROBUST_PAIRS
 
 
 def _mean(values: dict[str, float]) -> float:
