@@ -42,6 +42,12 @@ def _compact(**fields: Any) -> CapsNetConfig:
     return CapsNetConfig(backbone="compact", decoder="conv", **small)
 
 
+def _fine(**fields: Any) -> CapsNetConfig:
+    own = {"backbone": "fine", "primary_types": 8, "decoder": "conv", "reconstruction_weight": 0.007}
+    routing = {"iterations": 3, "sharpness": 8.0}
+    return CapsNetConfig(**{**own, "routing_options": routing, **_OVERLAPPING, **fields})
+
+
 def _photographs(channels: int, side: int) -> CapsNetConfig:
     return CapsNetConfig(image=(channels, side, side), **_photo_design((channels, side, side)))
 
@@ -101,16 +107,15 @@ MODELS: dict[str, Entry] = {
         _FAST,
     ),
     "capsnet-multimnist-fine": Entry(
-        CapsNetConfig(
-            backbone="fine",
-            primary_types=8,
-            decoder="conv",
-            reconstruction_weight=0.007,
-            routing_options={"iterations": 3, "sharpness": 8.0},
-            **_OVERLAPPING,
-        ),
+        _fine(),
         "multimnist",
         "the same, more accurate: layers that see every pixel, couplings that decide",
+        {**_FAST, "batch": 64},
+    ),
+    "capsnet-multimnist-wide": Entry(
+        _fine(channels=240),
+        "multimnist",
+        "the same with half as many channels again: the most accurate",
         {**_FAST, "batch": 64},
     ),
     "capsnet-cifar10-small": Entry(_photographs(3, 32), "cifar10-32", "whole photographs, minutes on a laptop", _PHOTO),
