@@ -17,7 +17,7 @@ from torchcaps.viz.figures import Curve, curves, style
 PAPER = "Sabour, Frosst and Hinton 2017, Figure A.2"
 CUT = {
     "quick": "a small network on the same crops, 3 epochs a training",
-    "standard": "a small network on the same crops, 4,200 steps a training instead of some 600,000",
+    "standard": "a small network on the same crops, 3,500 steps a training instead of some 600,000",
 }
 ITERATIONS = (1, 2, 3, 5, 7)
 TAIL = 0.2
@@ -39,7 +39,7 @@ def small_cifar(study: Study, iterations: int = 3, leaky: bool = True) -> tuple[
 def _groups(study: Study) -> dict[str, list[Trial]]:
     training = study.pick(
         quick={"epochs": 3.0, "schedule": "constant", "validation": 0},
-        standard={"steps": 4200, "schedule": "exponential", "validation": 0},
+        standard={"steps": 3500, "schedule": "exponential", "validation": 0},
         paper=protocols.CIFAR,
         smoke=protocols.SMOKE,
     )
