@@ -29,6 +29,10 @@ static int omp_get_thread_num(void) { return 0; }
 static int omp_get_num_threads(void) { return 1; }
 #endif
 
+#if defined(__ARM_FEATURE_FMA) && defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #define LANES 16
@@ -82,6 +86,11 @@ INLINE vec fma_(vec a, vec b, vec c) {
     return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
     return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__ARM_FEATURE_FMA) && defined(__ARM_NEON)
+    // Left to the compiler, some loops round once and others twice, and numbers would depend on the batch.
+    union { vec whole; float32x4_t part[LANES / 4]; } x = {a}, y = {b}, sum = {c};
+    for (long k = 0; k < LANES / 4; k++) sum.part[k] = vfmaq_f32(sum.part[k], x.part[k], y.part[k]);
+    return sum.whole;
 #else
     return a * b + c;
 #endif
