@@ -144,26 +144,33 @@ def _compared(
     results: dict[str, list[dict]],
     stand_in: str,
 ) -> Verdict:
-    """At the same accuracy on translated digits: the paper's, or the best that both of a pair reach."""
+    """At the same accuracy on held-out translated digits: the paper's, or the best that both of a pair reach.
+
+    Whether a network comes to the paper's is read off the 10,000 test digits: of 2,000 held-out ones the standard error
+    is 0.2 points.
+    """
     target = 1 - TARGET[study.preset]
     pairs = list(zip(looks[CAPSNET], looks[other], strict=True))
     levels = [max(target, *(min(look.familiar for look in one) for one in pair)) for pair in pairs]
     ours, theirs = (
         [1 - novel_at(pair[side], level) for pair, level in zip(pairs, levels, strict=True)] for side in (0, 1)
     )
-    missed = sum(level > target for level in levels)
+    ends = zip(results[CAPSNET], results[other], strict=True)
+    missed = sum(min(result["accuracy"] for result in pair) < 1 - target for pair in ends)
+    reason = (
+        f"in {missed} of {len(pairs)} pairs one network has less than {1 - target:.1%} of the translated test digits"
+    )
     gap = PUBLISHED[CAPSNET][1] - PUBLISHED[other][1] if other in PUBLISHED else None
     sizes = ", ".join(f"{kind} {results[kind][0]['parameters'] / 1e6:.1f} M" for kind in (CAPSNET, other))
     note = f"{sum(ours) / len(ours):.1%} against {sum(theirs) / len(theirs):.1%}; parameters: {sizes}"
     return compared(
-        f"{asked}, where both have {1 - target:.1%} on translated digits: the CapsNet is ahead of the {other}, by",
+        f"{asked}, where both have {1 - target:.1%} of held-out translated digits, or the most that both come to: the "
+        f"CapsNet is ahead of the {other}, by",
         ours,
         theirs,
         gap,
         "; ".join(filter(None, (note, stand_in))),
-        cut=f"in {missed} of {len(levels)} pairs one network did not reach {1 - target:.1%}: more steps would"
-        if missed
-        else "",
+        cut=reason if missed else "",
     )
 
 
