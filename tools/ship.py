@@ -45,7 +45,7 @@ def main() -> None:
         "images_seen": result["images_seen"],
         "command": manifest["command"],
         "continued": manifest.get("continued", []),
-        "began_with": [_origin(path) for path in arguments.began_with],
+        "began_with": [origin for path in arguments.began_with for origin in _origins(path)],
         "versions": manifest["versions"],
         "machine": manifest["machine"],
     }
@@ -71,14 +71,15 @@ def zoo() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _origin(path: Path) -> dict[str, Any]:
-    """What a card says about weights that a training began with, given their card or their run."""
+def _origins(path: Path) -> list[dict[str, Any]]:
+    """What a card says about weights that a training began with, given their card or their run; the first ones first."""
     if path.is_dir():
         result = read_json(path / "result.json")
         seen = {name: result[name] for name in ("accuracy", "seconds", "images_seen")}
-        return {"recipe": read_json(path / "config.json")["train"], **seen}
+        return [{"recipe": read_json(path / "config.json")["train"], **seen}]
     card = read_json(path)
-    return {name: card[name] for name in ("sha256", "recipe", "seconds", "images_seen", "command", "continued")}
+    own = {name: card[name] for name in ("sha256", "recipe", "seconds", "images_seen", "command", "continued")}
+    return [*card.get("began_with", []), own]
 
 
 if __name__ == "__main__":

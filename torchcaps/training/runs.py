@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -303,7 +304,7 @@ def keep_origin(run: Path, origin: dict[str, Any]) -> None:
 def _command() -> str:
     """`torchcaps train ...`, or the program that called `fit`."""
     program = Path(sys.argv[0]).name
-    return " ".join(["torchcaps" if program in ("", "__main__.py", "-c") else program, *sys.argv[1:]])
+    return shlex.join(["torchcaps" if program in ("", "__main__.py", "-c") else program, *sys.argv[1:]])
 
 
 def manifest(config: dict[str, Any], data_hashes: dict[str, str]) -> dict[str, Any]:
