@@ -166,7 +166,7 @@ def _p_value(experiment: str, claim: str | None) -> float | None:
 
 def _evened() -> str | None:
     """What the weights in the package answer with the couplings that routing finds, and with equal ones."""
-    name = "evened-capsnet-multimnist-fine"
+    name = "evened-capsnet-multimnist-wide"
     result = read_result(name)
     if result is None or not is_fresh(result):
         return None
