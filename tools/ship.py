@@ -72,7 +72,7 @@ def zoo() -> str:
 
 
 def _origins(path: Path) -> list[dict[str, Any]]:
-    """What a card says about weights that a training began with, given their card or their run; the first ones first."""
+    """What a card says about the weights that a training began with, given their card or run; the first ones first."""
     if path.is_dir():
         result = read_json(path / "result.json")
         seen = {name: result[name] for name in ("accuracy", "seconds", "images_seen")}
