@@ -125,7 +125,10 @@ def test_reproduce_all_succeeds_when_all_do(
         ),
         ("torchcaps train capsnet --routing inv", {"inverted-dot-product"}),
         ("torchcaps reproduce smallnorb-", {"smallnorb-em"}),
-        ("torchcaps predict capsnet-mu", {"capsnet-multimnist-small", "capsnet-multimnist-fine"}),
+        (
+            "torchcaps predict capsnet-mu",
+            {"capsnet-multimnist-small", "capsnet-multimnist-fine", "capsnet-multimnist-wide"},
+        ),
     ],
 )
 def test_the_shell_completes_names(line: str, expected: set[str], tmp_path: Path) -> None:
