@@ -21,6 +21,7 @@ CUT = {
 }
 ITERATIONS = (1, 2, 3, 5, 7)
 TAIL = 0.2
+SMOOTHED = 10
 FLAT = 0.05
 """A loss has flattened if the last `TAIL` of the training brought at most this share of its whole fall."""
 
@@ -80,8 +81,9 @@ def run(study: Study) -> list[Verdict]:
     steps = [row["step"] for row in rows["1"][0]]
     tested = {name: [loss_on_test_images(study, trial) for trial in trials] for name, trials in groups.items()}
     with style():
-        lines = {f"{n} iteration{'s' if n != '1' else ''}": Curve(steps, losses[n]) for n in losses}
-        study.figure("figA2", curves({"training loss on CIFAR-10": lines}, "training step", marks=len(steps) < 40))
+        lines = {_title(name): Curve(steps, losses[name]) for name in losses}
+        panels = {"training loss on CIFAR-10": lines, "below that of 1 iteration, by": _below(losses, steps)}
+        study.figure("figA2", curves(panels, "training step", marks=len(steps) < 40))
         if len(groups) > 2:
             counts = [int(n) for n in groups]
             after = {
@@ -102,6 +104,24 @@ def run(study: Study) -> list[Verdict]:
         compared(faster, _whole(one), _whole(three), None, unit=""),
         *_overfit(losses, tested),
     ]
+
+
+def _below(losses: dict[str, list[list[float]]], steps: list[float]) -> dict[str, Curve]:
+    """Seed by seed, each value the mean of `SMOOTHED` that were logged one after the other."""
+    spans = [slice(end - SMOOTHED, end) for end in range(min(SMOOTHED, len(steps)), len(steps) + 1)]
+    middles = [_mean(steps[max(0, span.start) : span.stop]) for span in spans]
+    found = {}
+    for name, runs in losses.items():
+        pairs = zip(losses["1"], runs, strict=True)
+        gaps = [[one - other for one, other in zip(*pair, strict=True)] for pair in pairs]
+        found[_title(name)] = Curve(
+            middles, [[_mean(run[max(0, span.start) : span.stop]) for span in spans] for run in gaps]
+        )
+    return found
+
+
+def _title(name: str) -> str:
+    return f"{name} iteration{'s' if name != '1' else ''}"
 
 
 def _overfit(losses: dict[str, list[list[float]]], tested: dict[str, list[float]]) -> list[Verdict]:
