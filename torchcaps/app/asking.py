@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from torchcaps.analysis import corruptions
 from torchcaps.analysis.answers import NONE_OF_THESE, Row, label_text
 from torchcaps.analysis.evaluate import by_class
@@ -225,18 +223,15 @@ def _accuracy(run_or_model: str, data: DataSet) -> float | None:
 def _load(run_or_model: str, device: str = "cpu", images: str | None = None) -> tuple[Model, str, DataSet]:
     """A trained model, its name and the data it was made for, from a run folder or from the package's weights.
 
-    It is laid out as it was trained, channels of a pixel side by side, which is faster for one image as well.
     `images` says where the images are that a run was trained on, if they are one's own.
     """
     place = resolve_device(device)
     if Path(run_or_model).is_dir():
         model, config = load_run(run_or_model)
-        model = model.to(place, memory_format=torch.channels_last)
-        return model, config["train"]["model"], run_data(Path(run_or_model), config, images)
+        return model.to(place), config["train"]["model"], run_data(Path(run_or_model), config, images)
     if run_or_model not in MODELS:
         raise UserError(f"{run_or_model} is neither a run folder nor a model; with weights: {', '.join(PRETRAINED)}")
     if images is not None:
         raise UserError("--data goes with a run folder whose network was trained on your own images")
-    model: Any = create_model(run_or_model, pretrained=True).eval()
-    model = model.to(place, memory_format=torch.channels_last)
+    model = create_model(run_or_model, pretrained=True).eval().to(place)
     return model, run_or_model, resolve(find(run_or_model).data)
